@@ -1,0 +1,1 @@
+"""LLM inference over gRPC: the client library."""

@@ -1,0 +1,1 @@
+"""What routers and replicas share."""

@@ -1,0 +1,1 @@
+"""Operators of the decoder, for CPUs and GPUs."""

@@ -1,0 +1,1 @@
+"""A replica: one model on one machine, its KV cache, scheduler and gRPC front."""

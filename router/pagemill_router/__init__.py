@@ -1,0 +1,1 @@
+"""The stateless router: discovery, policies, admission and the relay."""
