@@ -1,0 +1,1 @@
+"""Where requests wait for room: bounded, in order of priority and arrival."""
