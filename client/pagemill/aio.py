@@ -1,0 +1,322 @@
+"""The asyncio client."""
+
+# `timeout` is the server's to keep, and becomes the call's deadline: asyncio.timeout around it would lose the details.
+# ruff: noqa: ASYNC109
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import grpc
+import grpc.aio
+
+from pagemill.answer import Answer, Chunk, answer_from
+from pagemill.channel import DEADLINE_MARGIN, channel_options, grpc_deadline, resolve_target
+from pagemill.client import Metadata, user_agent, with_default_timeout
+from pagemill.errors import PagemillError
+from pagemill.request import ChatTurn, GenerateOptions, build_request, build_tokenize, check_timeout
+from pagemill.status import error_from_status
+from pagemill.stream import AnswerView, with_target
+from pagemill.tracing import CallSpan, start_span
+from pagemill.v1 import admin_pb2, admin_pb2_grpc, generation_pb2, generation_pb2_grpc, model_pb2
+
+_Request = TypeVar("_Request")
+_Response = TypeVar("_Response")
+
+
+class AsyncGenerateStream(AnswerView, AsyncIterator[Chunk]):
+    """An answer under way: iterate over its chunks, once, from one task.
+
+    Leaving an `async with` block, `aclose()`, dropping the stream, or cancelling the task that waits for a chunk
+    cancels the call on the server. After `cancel()` the iteration ends without an error.
+    """
+
+    def __init__(
+        self,
+        call: grpc.aio.UnaryStreamCall[generation_pb2.GenerateRequest, generation_pb2.GenerateResponse],
+        span: CallSpan,
+        target: str,
+    ) -> None:
+        super().__init__(span)
+        self._call = call
+        self._messages = call.__aiter__()
+        self._target = target
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        """The next chunk. Raises PagemillError for whatever status ends the stream."""
+        while not self._done:
+            try:
+                message = await anext(self._messages)
+            except StopAsyncIteration:
+                self._end_well()
+                break
+            except grpc.aio.AioRpcError as error:
+                if self._cancelled:
+                    self._end()
+                    break
+                known = error_from_aio(error, self._target)
+                self._end(known)
+                raise known from None
+            except asyncio.CancelledError:
+                # gRPC raises this for its own cancelled calls too; a cancelled task must stay cancelled.
+                if self._cancelled and not _task_is_cancelling():
+                    self._end()
+                    break
+                self.cancel()
+                self._end()
+                raise
+            chunk = self._take(message)
+            if chunk is not None:
+                return chunk
+        raise StopAsyncIteration
+
+    def cancel(self) -> None:
+        """Cancels the answer; what has arrived stays readable here. Does nothing once it has ended."""
+        if not self._done:
+            self._cancelled = True
+            self._call.cancel()
+
+    async def aclose(self) -> None:
+        """Cancels the answer unless it has ended, and ends the iteration."""
+        if not self._done:
+            self.cancel()
+            self._end()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # A dropped stream must not leave the server working; the event loop may be gone by then.
+        with contextlib.suppress(Exception):
+            if not self._done:
+                self.cancel()
+                self._end()
+
+
+class AsyncClient:
+    """Calls a router, or a single replica, from asyncio. Make it inside the running loop, one for each loop.
+
+    The arguments are those of `Client`.
+    """
+
+    def __init__(
+        self,
+        target: str | None = None,
+        *,
+        timeout: float | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Metadata = (),
+        max_attempts: int = 3,
+    ) -> None:
+        check_timeout(timeout)
+        self.target = resolve_target(target)
+        """The gRPC target in use."""
+        self._timeout = timeout
+        self._metadata = list(metadata)
+        options = channel_options(user_agent(), max_attempts)
+        self._channel = (
+            grpc.aio.insecure_channel(self.target, options)
+            if credentials is None
+            else grpc.aio.secure_channel(self.target, credentials, options)
+        )
+        self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
+        self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)
+
+    def generate(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[ChatTurn] | None = None,
+        token_ids: Sequence[int] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> AsyncGenerateStream:
+        """Starts an answer to exactly one of `prompt`, `messages` and `token_ids`: `async for chunk in ...`.
+
+        See `GenerateOptions` for the keywords. `timeout` seconds bound the whole answer.
+
+        Raises:
+            InvalidRequest: for values that do not fit the wire. All other errors come from the iteration.
+
+        """
+        options = with_default_timeout(options, self._timeout)
+        request = build_request(prompt, messages, token_ids, options)
+        span = start_span(request)
+        call = self._generation.Generate(
+            request,
+            timeout=grpc_deadline(options.get("timeout")),
+            metadata=self._headers(span.headers),
+        )
+        return AsyncGenerateStream(call, span, self.target)
+
+    async def generate_text(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[ChatTurn] | None = None,
+        token_ids: Sequence[int] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Answer:
+        """Asks as `generate` does and returns the whole answer at once.
+
+        Raises:
+            PagemillError: for whatever status the server answers with.
+
+        """
+        options = with_default_timeout(options, self._timeout)
+        request = build_request(prompt, messages, token_ids, options)
+        span = start_span(request)
+        try:
+            response: generation_pb2.GenerateTextResponse = await self._call(
+                self._generation.GenerateText,
+                generation_pb2.GenerateTextRequest(request=request),
+                options.get("timeout"),
+                extra_metadata=span.headers,
+                margin=DEADLINE_MARGIN,
+            )
+        except PagemillError as error:
+            span.end(error=error)
+            raise
+        except BaseException:
+            span.end(cancelled=True)
+            raise
+        answer = answer_from(response)
+        span.end(started=answer.started, finished=answer.finished, usage=answer.usage)
+        return answer
+
+    async def tokenize(
+        self,
+        text: str | None = None,
+        *,
+        messages: Sequence[ChatTurn] | None = None,
+        model: str | None = None,
+        add_special_tokens: bool | None = None,
+        timeout: float | None = None,
+    ) -> generation_pb2.TokenizeResponse:
+        """The token ids that `generate` would use for a text or a chat, with the pieces they stand for."""
+        request = build_tokenize(text, messages, model, add_special_tokens)
+        response: generation_pb2.TokenizeResponse = await self._call(self._generation.Tokenize, request, timeout)
+        return response
+
+    async def detokenize(
+        self,
+        token_ids: Sequence[int],
+        *,
+        model: str | None = None,
+        skip_special_tokens: bool | None = None,
+        timeout: float | None = None,
+    ) -> str:
+        """The text that token ids stand for."""
+        request = generation_pb2.DetokenizeRequest(
+            model=model or "", token_ids=token_ids, skip_special_tokens=skip_special_tokens
+        )
+        response: generation_pb2.DetokenizeResponse = await self._call(self._generation.Detokenize, request, timeout)
+        return response.text
+
+    async def models(self, *, timeout: float | None = None) -> list[model_pb2.Model]:
+        """The models that ready replicas serve."""
+        response: generation_pb2.ListModelsResponse = await self._call(
+            self._generation.ListModels, generation_pb2.ListModelsRequest(), timeout
+        )
+        return list(response.models)
+
+    async def model(self, name: str | None = None, *, timeout: float | None = None) -> model_pb2.Model:
+        """One model by name or alias; the only one where left out. Raises ModelNotFound where none serves it."""
+        response: generation_pb2.GetModelResponse = await self._call(
+            self._generation.GetModel, generation_pb2.GetModelRequest(model=name or ""), timeout
+        )
+        return response.model
+
+    async def replicas(self, *, timeout: float | None = None) -> admin_pb2.ListReplicasResponse:
+        """The replicas that the router knows, how it admits, and its policy."""
+        response: admin_pb2.ListReplicasResponse = await self._call(
+            self._admin.ListReplicas, admin_pb2.ListReplicasRequest(), timeout
+        )
+        return response
+
+    async def cordon(self, replica: str, *, reason: str = "", timeout: float | None = None) -> admin_pb2.ReplicaStatus:
+        """Has the router send a replica no further requests until `uncordon`."""
+        response: admin_pb2.CordonResponse = await self._call(
+            self._admin.Cordon, admin_pb2.CordonRequest(replica=replica, reason=reason), timeout
+        )
+        return response.replica
+
+    async def uncordon(self, replica: str, *, timeout: float | None = None) -> admin_pb2.ReplicaStatus:
+        """Takes a cordon back."""
+        response: admin_pb2.UncordonResponse = await self._call(
+            self._admin.Uncordon, admin_pb2.UncordonRequest(replica=replica), timeout
+        )
+        return response.replica
+
+    async def explain(
+        self,
+        prompt: str | None = None,
+        *,
+        messages: Sequence[ChatTurn] | None = None,
+        token_ids: Sequence[int] | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> admin_pb2.ExplainRouteResponse:
+        """Says where the router would send a request and why, and sends it nowhere."""
+        options = with_default_timeout(options, self._timeout)
+        request = build_request(prompt, messages, token_ids, options)
+        response: admin_pb2.ExplainRouteResponse = await self._call(
+            self._admin.ExplainRoute, admin_pb2.ExplainRouteRequest(request=request), options.get("timeout")
+        )
+        return response
+
+    async def close(self) -> None:
+        """Closes the connections; calls under way are cancelled."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _headers(self, extra: Metadata = ()) -> grpc.aio.Metadata:
+        return grpc.aio.Metadata(*self._metadata, *extra)
+
+    async def _call(
+        self,
+        method: Any,
+        request: object,
+        timeout: float | None,
+        *,
+        extra_metadata: Metadata = (),
+        margin: float = 0.0,
+    ) -> Any:
+        check_timeout(timeout)
+        seconds = timeout if timeout is not None else self._timeout
+        try:
+            return await method(
+                request,
+                timeout=None if seconds is None else seconds + margin,
+                metadata=self._headers(extra_metadata),
+            )
+        except grpc.aio.AioRpcError as error:
+            raise error_from_aio(error, self.target) from None
+
+
+def error_from_aio(error: grpc.aio.AioRpcError, target: str) -> PagemillError:
+    """The exception for what an asyncio call raised."""
+    trailers = [(str(key), value) for key, value in error.trailing_metadata() or ()]
+    return with_target(error_from_status(error.code(), error.details() or "", trailers), target)
+
+
+def _task_is_cancelling() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
