@@ -1,0 +1,51 @@
+"""Machine-readable reasons that status details carry in `google.rpc.ErrorInfo`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+ERROR_DOMAIN = "pagemill"
+"""The domain of every ErrorInfo of this service."""
+
+
+class Reason(StrEnum):
+    """Why a call failed, finer than its status code."""
+
+    INVALID_FIELD = "INVALID_FIELD"
+    """A field holds a value that is not allowed; BadRequest lists all of them."""
+    FIELD_NOT_SUPPORTED = "FIELD_NOT_SUPPORTED"
+    """The field exists in the contract and does not work; metadata `field` names it."""
+    TOO_LONG = "TOO_LONG"
+    """Prompt and output together exceed the context, or what the KV cache can hold."""
+    MODEL_NOT_FOUND = "MODEL_NOT_FOUND"
+    """No such model."""
+    DUPLICATE_REQUEST_ID = "DUPLICATE_REQUEST_ID"
+    """A request with this id is live."""
+    UNAUTHENTICATED = "UNAUTHENTICATED"
+    """The caller has no identity."""
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    """The caller may not do this."""
+    QUOTA_EXCEEDED = "QUOTA_EXCEEDED"
+    """The tenant's quota is used up."""
+    QUEUE_FULL = "QUEUE_FULL"
+    """The pool is full and so is the queue, or waiting is hopeless."""
+    REPLICA_FULL = "REPLICA_FULL"
+    """This one replica has no room; another may."""
+    SLOW_READER = "SLOW_READER"
+    """The caller left too much output unread."""
+    NO_REPLICA = "NO_REPLICA"
+    """No replica is ready."""
+    DRAINING = "DRAINING"
+    """The server takes no new requests, or closes what is left."""
+    WRONG_EPOCH = "WRONG_EPOCH"
+    """The replica was restarted since the router placed the request."""
+    SUPERSEDED = "SUPERSEDED"
+    """A later attempt of the same call has taken over."""
+    REPLICA_LOST = "REPLICA_LOST"
+    """The replica, or its engine, died before any output."""
+    PARTIAL_OUTPUT = "PARTIAL_OUTPUT"
+    """The replica, or its engine, died after some output and the answer cannot go on."""
+    DEADLINE_EXCEEDED = "DEADLINE_EXCEEDED"
+    """The request's timeout passed; metadata `stage` is queue, prefill or decode."""
+    INTERNAL = "INTERNAL"
+    """A fault of the service; metadata `incident` is an id to look up in its log."""

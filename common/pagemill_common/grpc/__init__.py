@@ -1,0 +1,1 @@
+"""The gRPC server and channel runtime that both tiers share."""

@@ -1,0 +1,193 @@
+"""Settings of a tier: one class, one default for each field, from flags and environment.
+
+A tier subclasses `Settings` with `env_prefix` (such as PAGEMILL_ROUTER_) and fields that all have a default and a
+description. A flag `--queue-limit` beats the variable PAGEMILL_ROUTER_QUEUE_LIMIT, which beats the default. Kubernetes
+sets variables such as PAGEMILL_ROUTER_PORT for a service of that name, so no field may be called `port`, `host` or
+`service_*`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import types
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin
+
+from pydantic import AfterValidator, BeforeValidator, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_RESERVED = re.compile(r"port|host|service_.*|.*_port|.*_tcp.*")
+
+
+def parse_size(value: Any) -> Any:
+    """Bytes from `2GiB`, `500MB` or `1048576`; raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{value!r} is not a size; write for example 2GiB, 500MB or a number of bytes")
+    number, scale, binary = match.groups()
+    base = 1024 if binary else 1000
+    return int(float(number) * base ** " KMGT".index(scale.upper() or " "))
+
+
+def parse_duration(value: Any) -> Any:
+    """Seconds from `30s`, `250ms`, `10m` or `1.5`; raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.fullmatch(value.strip())
+    if match is None:
+        raise ValueError(f"{value!r} is not a duration; write for example 30s, 250ms, 10m or a number of seconds")
+    number, unit = match.groups()
+    return float(number) * _SECONDS[unit or "s"]
+
+
+def parse_list(value: Any) -> Any:
+    """A tuple from `a,b,c`; spaces around items are dropped, empty items too."""
+    if not isinstance(value, str):
+        return value
+    return tuple(item for item in (part.strip() for part in value.split(",")) if item)
+
+
+def check_address(value: str) -> str:
+    """host:port with a port in [0, 65535]; raises ValueError."""
+    host, colon, port = value.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{value!r} is not an address; write host:port, for example 127.0.0.1:50051")
+    return value
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+"""Bytes."""
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+"""Seconds."""
+CommaList = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
+"""Strings, separated by commas."""
+Address = Annotated[str, AfterValidator(check_address)]
+"""host:port."""
+AddressList = Annotated[tuple[Address, ...], BeforeValidator(parse_list)]
+"""host:port, separated by commas."""
+LogFormat = Literal["auto", "json", "text"]
+"""auto: readable on a terminal, else JSON."""
+LogLevel = Literal["debug", "info", "warning", "error"]
+"""The least grave lines that are written."""
+
+
+class Settings(BaseSettings):
+    """Base of a tier's settings; see the module."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True, enable_decoding=False, env_ignore_empty=True)
+
+    program: ClassVar[str] = "pagemill"
+    summary: ClassVar[str] = ""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuses field names that clash with Kubernetes' own variables, and fields nobody described."""
+        for name, field in cls.model_fields.items():
+            if _RESERVED.fullmatch(name):
+                raise TypeError(f"{cls.__name__}.{name}: Kubernetes sets variables of this form; rename the field")
+            if field.is_required() or not field.description:
+                raise TypeError(f"{cls.__name__}.{name}: a setting needs a default and a description")
+
+    @classmethod
+    def parse(cls, argv: Sequence[str] | None = None) -> Self:
+        """Settings from `argv` (default: the process's own) and environment; prints what is wrong and exits with 2."""
+        given = {k: v for k, v in vars(cls._parser().parse_args(argv)).items() if v is not None}
+        try:
+            return cls(**given)
+        except ValidationError as failure:
+            _fail(cls.program, [_explain(cls, dict(error), set(given)) for error in failure.errors()])
+
+    @classmethod
+    def fail(cls, field: str, message: str) -> NoReturn:
+        """Ends the process with 2 and a line that names the flag of `field`, for what only shows after parsing."""
+        _fail(cls.program, [f"{flag(field)}: {message}"])
+
+    @classmethod
+    def settings_table(cls) -> list[tuple[str, str, str, str]]:
+        """(flag, environment variable, default, description) of every setting, for the documentation."""
+        return [
+            (flag(name), variable(cls, name), _show_default(field), field.description or "")
+            for name, field in cls.model_fields.items()
+        ]
+
+    @classmethod
+    def _parser(cls) -> argparse.ArgumentParser:
+        parser = argparse.ArgumentParser(prog=cls.program, description=cls.summary, allow_abbrev=False)
+        for name, field in cls.model_fields.items():
+            text = f"{field.description} [default: {_show_default(field)}] [{variable(cls, name)}]".replace("%", "%%")
+            common: dict[str, Any] = {"dest": name, "default": None, "help": text}
+            if _plain_type(field.annotation) is bool:
+                parser.add_argument(flag(name), action=argparse.BooleanOptionalAction, **common)
+            else:
+                parser.add_argument(flag(name), metavar=_metavar(field), **common)
+        return parser
+
+
+def flag(name: str) -> str:
+    """The flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def variable(settings: type[Settings], name: str) -> str:
+    """The environment variable of a field."""
+    return (str(settings.model_config.get("env_prefix", "")) + name).upper()
+
+
+def _explain(settings: type[Settings], error: dict[str, Any], given: set[str]) -> str:
+    message = str(error["msg"]).removeprefix("Value error, ")
+    location = error["loc"]
+    if not location:
+        return message
+    name = str(location[0])
+    where = flag(name) if name in given else f"{variable(settings, name)} (or {flag(name)})"
+    shown = "" if "is not a" in message else f", not {error['input']!r}"
+    return f"{where}: {message}{shown}"
+
+
+def _fail(program: str, problems: Sequence[str]) -> NoReturn:
+    for problem in problems:
+        print(f"{program}: {problem}", file=sys.stderr)  # noqa: T201 - before logging is set up
+    print(f"{program}: see {program} --help", file=sys.stderr)  # noqa: T201
+    raise SystemExit(2)
+
+
+def _plain_type(annotation: Any) -> Any:
+    """The type without Annotated and without None."""
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        elif get_origin(annotation) in (Union, types.UnionType):
+            annotation = next(part for part in get_args(annotation) if part is not type(None))
+        else:
+            return annotation
+
+
+def _metavar(field: FieldInfo) -> str:
+    kind = _plain_type(field.annotation)
+    if get_origin(kind) is Literal:
+        return "{" + ",".join(map(str, get_args(kind))) + "}"
+    marks: list[Any] = [*field.metadata, field.annotation]
+    text = repr(marks)
+    for function, shown in ((parse_size, "SIZE"), (parse_duration, "DURATION"), (check_address, "HOST:PORT")):
+        if function.__name__ in text:
+            return shown
+    if parse_list.__name__ in text:
+        return "A,B,..."
+    return {int: "N", float: "X"}.get(kind, "TEXT")
+
+
+def _show_default(field: FieldInfo) -> str:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is None or value == () or value == "":
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
