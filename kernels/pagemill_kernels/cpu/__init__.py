@@ -1,0 +1,1 @@
+"""CPU kernels: numba for what streams, ATen and oneDNN for matrix products."""
