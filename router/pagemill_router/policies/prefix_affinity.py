@@ -2,8 +2,8 @@
 
 Inputs: the prompt's block hashes, each replica's known cached blocks, fill. Parameters (constructor, with defaults):
 `lead_blocks` 4: blocks that choose the place on the ring; `owner_gain` 0.25: what owning that place is worth, as a
-share of the prompt; `slack` 0.25: how far above the mean fill a replica counts as balanced; `load_weight` 4: what a fill
-of 1 above that costs, so that a full hit outweighs a quarter of the capacity in imbalance.
+share of the prompt; `slack` 0.25: how far above the mean fill a replica counts as balanced; `load_weight` 4: what a
+fill of 1 above that costs, so that a full hit outweighs a quarter of the capacity in imbalance.
 Trade-offs: saves prefill where prompts share beginnings. The ring sends first-time prefixes of one kind to one replica
 before any event has told that they are cached. Load counts gradually: affinity bends under imbalance, never vanishes.
 Prompts shorter than a block have no prefix to share and go to the emptiest.

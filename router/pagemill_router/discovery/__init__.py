@@ -1,0 +1,1 @@
+"""Where replicas are: sources behind one interface."""
