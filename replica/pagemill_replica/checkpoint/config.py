@@ -1,0 +1,98 @@
+"""The values that describe a model, equal for every file format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Family(StrEnum):
+    """Model families the decoder computes, named as `architectures` in config.json names them."""
+
+    LLAMA = "LlamaForCausalLM"
+    MISTRAL = "MistralForCausalLM"
+    QWEN2 = "Qwen2ForCausalLM"
+    QWEN3 = "Qwen3ForCausalLM"
+
+
+SUPPORTED_FAMILIES = ", ".join(Family)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Shape and constants of a decoder. Sizes are in elements, positions in tokens."""
+
+    family: Family
+    vocab_size: int
+    hidden_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_eps: float
+    rope_theta: float
+    max_context: int
+    """Positions the model was made for."""
+    tied_embeddings: bool
+    """The head is the transposed embedding."""
+    attention_bias: bool
+    """q, k and v projections add a bias."""
+    output_bias: bool
+    """The attention's output projection adds a bias."""
+    mlp_bias: bool
+    """gate, up and down projections add a bias."""
+    qk_norm: bool
+    """q and k heads pass an RMS norm before rotation."""
+    layer_windows: tuple[int, ...]
+    """Per layer, how many latest positions (its own included) a token attends to; 0: all."""
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    pad_token_id: int | None
+
+    @property
+    def sliding_window(self) -> int:
+        """The largest window of any layer; 0 where every layer attends to all positions."""
+        return max(self.layer_windows, default=0)
+
+    @property
+    def query_size(self) -> int:
+        """Width of the q projection."""
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Width of the k projection, and of the v projection."""
+        return self.kv_heads * self.head_dim
+
+    def problem(self) -> str | None:
+        """Why no decoder of this shape can exist, or None."""
+        sizes = ("vocab_size", "hidden_size", "layers", "heads", "kv_heads", "head_dim", "intermediate_size")
+        for name in (*sizes, "max_context"):
+            if getattr(self, name) < 1:
+                return f"{name} is {getattr(self, name)}; it must be at least 1"
+        if self.heads % self.kv_heads:
+            return f"{self.heads} heads cannot share {self.kv_heads} kv heads evenly"
+        if self.head_dim % 2:
+            return f"head size {self.head_dim} is odd; rotation needs pairs"
+        if not 0 < self.rms_eps < 1:
+            return f"rms eps is {self.rms_eps}; it must be between 0 and 1"
+        if not 1 < self.rope_theta < float("inf"):
+            return f"rope theta is {self.rope_theta}; it must be finite and above 1"
+        ids = [*self.eos_token_ids, *(i for i in (self.bos_token_id, self.pad_token_id) if i is not None)]
+        if any(not 0 <= i < self.vocab_size for i in ids):
+            return f"special token ids {sorted(set(ids))} must lie in the vocabulary of {self.vocab_size}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationDefaults:
+    """What the model's makers advise for sampling; None: they say nothing."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    """Every id that ends a text, of the model's config and its generation defaults."""

@@ -1,0 +1,76 @@
+"""A GGUF file as a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pagemill_replica.checkpoint.checkpoint import Checkpoint
+from pagemill_replica.checkpoint.config import ModelConfig
+from pagemill_replica.checkpoint.errors import CheckpointError
+from pagemill_replica.checkpoint.fields import Fields
+from pagemill_replica.checkpoint.gguf_config import (
+    INTERLEAVED,
+    canonical_name,
+    parse_config,
+    parse_generation,
+)
+from pagemill_replica.checkpoint.gguf_file import GgufHeader, GgufTensor, read_header
+from pagemill_replica.checkpoint.layout import check_tensors
+from pagemill_replica.checkpoint.tensors import ENCODINGS, TensorEntry
+
+VECTOR_NAMES = ("norm.weight", ".bias")
+
+
+def open_file(file: Path) -> Checkpoint:
+    """Reads metadata and tensor index of a file and checks them against each other; no weights are read."""
+    header = read_header(file)
+    fields = Fields(file, header.metadata)
+    if fields.integer("split.count", 1) > 1:
+        raise CheckpointError(file, "is one part of a split model; merge the parts first (llama-gguf-split --merge)")
+    tensors = _named(file, header)
+    config = parse_config(fields, {name: tensor.shape for name, tensor in tensors.items()})
+    interleaved = fields.text("general.architecture") in INTERLEAVED
+    entries = {
+        name: _entry(file, name, tensor, header.size, _interleaved_heads(name, config) if interleaved else 0)
+        for name, tensor in tensors.items()
+    }
+    return Checkpoint(
+        path=file,
+        kind="gguf",
+        config=config,
+        generation=parse_generation(fields, config),
+        metadata=header.metadata,
+        entries=check_tensors(entries, config, file),
+        files=[file],
+    )
+
+
+def _named(file: Path, header: GgufHeader) -> dict[str, GgufTensor]:
+    tensors = {}
+    for tensor in header.tensors:
+        if tensor.name == "rope_freqs.weight":
+            raise CheckpointError(file, "rope scaling of type llama3 (rope_freqs.weight) is not supported")
+        tensors[canonical_name(tensor.name) or tensor.name] = tensor
+    return tensors
+
+
+def _interleaved_heads(name: str, config: ModelConfig) -> int:
+    if ".self_attn.q_proj." in name:
+        return config.heads
+    return config.kv_heads if ".self_attn.k_proj." in name else 0
+
+
+def _entry(file: Path, name: str, tensor: GgufTensor, size: int, interleaved_heads: int) -> TensorEntry:
+    encoding = ENCODINGS.get(tensor.type_name)
+    if encoding is None:
+        supported = ", ".join(ENCODINGS)
+        raise CheckpointError(file, f"tensor {tensor.name} has type {tensor.type_name}; supported are {supported}")
+    if tensor.shape[-1] % encoding.block:
+        raise CheckpointError(
+            file, f"is corrupt: rows of {tensor.shape[-1]} in {tensor.name} cannot be {encoding.name}"
+        )
+    entry = TensorEntry(name, encoding, tensor.shape, file, tensor.offset, interleaved_heads)
+    if entry.offset + entry.nbytes > size:
+        end = entry.offset + entry.nbytes
+        raise CheckpointError(file, f"is truncated: tensor {tensor.name} ends at byte {end}, the file at {size}")
+    return entry

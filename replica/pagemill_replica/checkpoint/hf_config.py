@@ -1,0 +1,181 @@
+"""config.json and generation_config.json of a Hugging Face folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pagemill_replica.checkpoint.config import SUPPORTED_FAMILIES, Family, GenerationDefaults, ModelConfig
+from pagemill_replica.checkpoint.errors import CheckpointError
+from pagemill_replica.checkpoint.fields import Fields
+
+MODEL_TYPES = {"llama": Family.LLAMA, "mistral": Family.MISTRAL, "qwen2": Family.QWEN2, "qwen3": Family.QWEN3}
+
+
+@dataclass(frozen=True, slots=True)
+class _FamilyDefaults:
+    """What an absent key means; transformers leaves keys at these values out of older files."""
+
+    kv_heads: int | None
+    head_dim: int | None
+    sliding_window: int
+
+
+DEFAULTS = {
+    Family.LLAMA: _FamilyDefaults(kv_heads=None, head_dim=None, sliding_window=0),
+    Family.MISTRAL: _FamilyDefaults(kv_heads=8, head_dim=None, sliding_window=4096),
+    Family.QWEN2: _FamilyDefaults(kv_heads=32, head_dim=None, sliding_window=4096),
+    Family.QWEN3: _FamilyDefaults(kv_heads=32, head_dim=128, sliding_window=4096),
+}
+
+
+def parse_config(fields: Fields) -> ModelConfig:
+    """The model's config from config.json; CheckpointError where it asks for what the decoder does not compute."""
+    family = _family(fields)
+    _check_supported(fields)
+    defaults = DEFAULTS[family]
+    heads = fields.integer("num_attention_heads")
+    hidden = fields.integer("hidden_size")
+    layers = fields.integer("num_hidden_layers")
+    bias = fields.flag("attention_bias", default=False)
+    config = ModelConfig(
+        family=family,
+        vocab_size=fields.integer("vocab_size"),
+        hidden_size=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=_kv_heads(fields, heads, defaults),
+        head_dim=fields.integer("head_dim", defaults.head_dim or hidden // max(heads, 1)),
+        intermediate_size=fields.integer("intermediate_size"),
+        rms_eps=fields.number("rms_norm_eps", 1e-6),
+        rope_theta=_rope_theta(fields),
+        max_context=fields.integer("max_position_embeddings"),
+        tied_embeddings=fields.flag("tie_word_embeddings", default=False),
+        attention_bias=bias or family is Family.QWEN2,
+        output_bias=bias and family is not Family.QWEN2,
+        mlp_bias=fields.flag("mlp_bias", default=False),
+        qk_norm=family is Family.QWEN3,
+        layer_windows=_layer_windows(fields, family, layers),
+        bos_token_id=fields.optional_integer("bos_token_id"),
+        eos_token_ids=fields.integers("eos_token_id"),
+        pad_token_id=_pad_token_id(fields),
+    )
+    problem = config.problem()
+    if problem:
+        raise CheckpointError(fields.file, problem)
+    return config
+
+
+def parse_generation(fields: Fields | None, config: ModelConfig) -> GenerationDefaults:
+    """Sampling advice of generation_config.json (None: there is none) and every end-of-text id of both files."""
+    if fields is None:
+        return GenerationDefaults(eos_token_ids=config.eos_token_ids)
+    eos = tuple(dict.fromkeys((*fields.integers("eos_token_id"), *config.eos_token_ids)))
+    if any(not 0 <= i < config.vocab_size for i in eos):
+        raise CheckpointError(fields.file, f"eos_token_id {list(eos)} leaves the vocabulary of {config.vocab_size}")
+    defaults = GenerationDefaults(
+        temperature=fields.optional_number("temperature"),
+        top_k=fields.optional_integer("top_k"),
+        top_p=fields.optional_number("top_p"),
+        min_p=fields.optional_number("min_p"),
+        repetition_penalty=fields.optional_number("repetition_penalty"),
+        eos_token_ids=eos,
+    )
+    problem = _out_of_range(defaults)
+    if problem:
+        raise CheckpointError(fields.file, problem)
+    return defaults
+
+
+def _out_of_range(defaults: GenerationDefaults) -> str | None:
+    if defaults.temperature is not None and defaults.temperature < 0:
+        return f"temperature is {defaults.temperature}; it must not be negative"
+    if defaults.top_k is not None and defaults.top_k < 0:
+        return f"top_k is {defaults.top_k}; it must not be negative"
+    if defaults.top_p is not None and not 0 < defaults.top_p <= 1:
+        return f"top_p is {defaults.top_p}; it must be above 0 and at most 1"
+    if defaults.min_p is not None and not 0 <= defaults.min_p <= 1:
+        return f"min_p is {defaults.min_p}; it must be between 0 and 1"
+    if defaults.repetition_penalty is not None and defaults.repetition_penalty <= 0:
+        return f"repetition_penalty is {defaults.repetition_penalty}; it must be above 0"
+    return None
+
+
+def _family(fields: Fields) -> Family:
+    names = fields.values.get("architectures")
+    if names is None:
+        model_type = fields.text("model_type")
+        if model_type in MODEL_TYPES:
+            return MODEL_TYPES[model_type]
+        raise CheckpointError(
+            fields.file, f"model_type {model_type!r} is not supported; supported: {SUPPORTED_FAMILIES}"
+        )
+    if isinstance(names, list) and len(names) == 1 and names[0] in list(Family):
+        return Family(names[0])
+    shown = ", ".join(map(str, names)) if isinstance(names, list) else str(names)
+    raise CheckpointError(fields.file, f"architecture {shown[:80]} is not supported; supported: {SUPPORTED_FAMILIES}")
+
+
+def _check_supported(fields: Fields) -> None:
+    quantisation = fields.section("quantization_config")
+    if quantisation is not None:
+        method = quantisation.text("quant_method", "of an unnamed kind")
+        raise CheckpointError(fields.file, f"quantised weights ({method}) are not supported in this format")
+    activation = fields.text("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise CheckpointError(fields.file, f"activation {activation} is not supported; supported: silu")
+    if fields.number("partial_rotary_factor", 1.0) != 1.0:
+        raise CheckpointError(fields.file, "a rotation of part of each head (partial_rotary_factor) is not supported")
+
+
+def _kv_heads(fields: Fields, heads: int, defaults: _FamilyDefaults) -> int:
+    # An explicit null means one kv head a head; an absent key means the family's default.
+    if "num_key_value_heads" in fields.values or defaults.kv_heads is None:
+        return fields.integer("num_key_value_heads", heads)
+    return defaults.kv_heads
+
+
+def _rope_theta(fields: Fields) -> float:
+    """Theta of `rope_parameters` (transformers 5) or of `rope_theta` and `rope_scaling` (before)."""
+    theta = fields.number("rope_theta", 10000.0)
+    for key in ("rope_parameters", "rope_scaling"):
+        section = fields.section(key)
+        if section is None:
+            continue
+        kind = section.text("rope_type", section.text("type", "default"))
+        if kind != "default":
+            raise CheckpointError(fields.file, f"rope scaling of type {kind} is not supported; supported: default")
+        if any(isinstance(value, dict) for value in section.values.values()):
+            raise CheckpointError(fields.file, f"{key} that differ by layer are not supported")
+        if section.number("partial_rotary_factor", 1.0) != 1.0:
+            raise CheckpointError(fields.file, f"a rotation of part of each head ({key}) is not supported")
+        theta = section.number("rope_theta", theta)
+    return theta
+
+
+def _layer_windows(fields: Fields, family: Family, layers: int) -> tuple[int, ...]:
+    if family is Family.LLAMA:
+        return (0,) * layers
+    # As with kv heads: an explicit null switches windows off, an absent key means the family's default.
+    given = "sliding_window" in fields.values
+    window = fields.integer("sliding_window", 0 if given else DEFAULTS[family].sliding_window)
+    if window < 0:
+        raise CheckpointError(fields.file, f"sliding_window is {window}; it must not be negative")
+    if family is Family.MISTRAL:
+        return (window,) * layers
+    if not fields.flag("use_sliding_window", default=False):
+        return (0,) * layers
+    kinds = fields.values.get("layer_types")
+    if kinds is None:
+        first = fields.integer("max_window_layers", 28)
+        return tuple(window if layer >= first else 0 for layer in range(layers))
+    if not isinstance(kinds, list) or len(kinds) != layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
+        raise CheckpointError(
+            fields.file, f"layer_types must say full_attention or sliding_attention for {layers} layers"
+        )
+    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+
+
+def _pad_token_id(fields: Fields) -> int | None:
+    # Some published configs say -1 for "none".
+    pad = fields.optional_integer("pad_token_id")
+    return None if pad is None or pad < 0 else pad
