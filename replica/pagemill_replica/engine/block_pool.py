@@ -205,7 +205,7 @@ class BlockPool:
         return events
 
     def check(self, references: dict[int, int]) -> None:
-        """Compares the books with `references`, block id to number of holders. Raises AccountingError on a difference."""
+        """Compares the books with `references`, block id to number of holders. Raises AccountingError."""
         idle = list(self._free.walk())
         if len(idle) != self._free.count or len({b.id for b in idle}) != len(idle):
             raise AccountingError(f"the free list has {len(idle)} blocks and counts {self._free.count}")
