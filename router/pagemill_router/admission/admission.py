@@ -1,0 +1,164 @@
+"""Admission: Redis while it can be trusted, else local mode. One interface, and no error because Redis is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable
+
+from pagemill_common import capacity, logs
+from pagemill_common.capacity.figures import redis_trusted
+
+from pagemill_router.admission.local import admit_locally
+from pagemill_router.admission.types import Answer, Ask, Grant, Mode, NoRoom
+from pagemill_router.fleet.sends import Sends
+
+_log = logs.get("pagemill.router.admission")
+
+_FRESH = (capacity.Standing.READY, capacity.Standing.DRAINING)
+
+
+class RedisBooks:
+    """The pool in Redis with what shields it: a batcher and a breaker."""
+
+    def __init__(
+        self, pool: capacity.CapacityPool, batcher: capacity.ReserveBatcher, breaker: capacity.Breaker
+    ) -> None:
+        self.pool = pool
+        self.batcher = batcher
+        self.breaker = breaker
+
+
+class Admission:
+    """Asks Redis or decides locally, and keeps the book of what this router has sent.
+
+    A grant is given back with `release` where nothing was sent, and with `settle` in any case when its attempt ends.
+    """
+
+    def __init__(
+        self,
+        books: RedisBooks | None,
+        sends: Sends,
+        *,
+        clock: Callable[[], float],
+        told: Callable[[Iterable[capacity.Figures]], None] = lambda figures: None,
+        failed: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`told` gets every reply's figures, `failed` the reason of every failure of Redis."""
+        self.mode = Mode.LOCAL if books is None else Mode.REDIS
+        self._books = books
+        self._sends = sends
+        self._clock = clock
+        self._told = told
+        self._failed = failed
+        self._releases: set[asyncio.Task[None]] = set()
+
+    async def admit(self, ask: Ask) -> Answer:
+        """Room on one of the candidates, or the news that there is none."""
+        answer = await self._by_redis(ask) if self._books is not None else None
+        if answer is None:
+            answer = admit_locally(ask, self._sends.blocks, _draw_id())
+            self._switch(Mode.LOCAL)
+        else:
+            self._switch(Mode.REDIS)
+        if isinstance(answer, Grant):
+            self._sends.add(answer.candidate.replica.key, answer.reservation_id, answer.candidate.need)
+        return answer
+
+    def settle(self, grant: Grant) -> None:
+        """The attempt has ended, however: nothing of it is on its way."""
+        self._sends.covered(grant.candidate.replica.key, (grant.reservation_id,))
+
+    def release(self, grant: Grant) -> None:
+        """The reservation is not needed. Best effort, in the background; its expiry does it otherwise."""
+        self.settle(grant)
+        if grant.mode is Mode.REDIS and self._books is not None:
+            self._give_back(grant.reservation_id, grant.candidate.replica.key)
+
+    async def close(self) -> None:
+        """Waits for releases under way, and for those of reserves whose callers have gone."""
+        if self._releases:
+            await asyncio.wait(self._releases, timeout=1.0)
+        if self._books is not None:
+            await self._books.batcher.aclose()
+
+    async def _by_redis(self, ask: Ask) -> Answer | None:
+        """Redis's answer; None where it is gone or cannot be trusted."""
+        assert self._books is not None
+        breaker = self._books.breaker
+        if not breaker.allow():
+            return None
+        by_key = {one.replica.key: one for one in ask.candidates}
+        request = capacity.Reserve(
+            id=_draw_id(),
+            candidates=tuple(capacity.Candidate(key, one.need, one.cost) for key, one in by_key.items()),
+            priority=ask.priority,
+            band=ask.band,
+            hold=ask.hold,
+        )
+        reply = await self._reserve(request)
+        if reply is None:
+            return None
+        self._told(reply.figures)
+        fresh = {one.replica for one in reply.figures if one.standing in _FRESH}
+        if not redis_trusted(by_key.keys(), fresh):
+            # Redis answers, and knows too little: as good as gone.
+            breaker.trip("stale")
+            self._failed("stale")
+            if isinstance(reply, capacity.Granted):
+                self._give_back(reply.id, reply.replica)
+            return None
+        breaker.succeeded()
+        shown = _show(reply)
+        if isinstance(reply, capacity.Granted):
+            usable_until = self._clock() + reply.expires_in - capacity.SEND_MARGIN
+            return Grant(by_key[reply.replica], reply.id, Mode.REDIS, usable_until, shown)
+        return NoRoom(Mode.REDIS, reply.reason.value, reply.retry_after, shown)
+
+    async def _reserve(self, request: capacity.Reserve) -> capacity.ReserveReply | None:
+        assert self._books is not None
+        breaker = self._books.breaker
+        try:
+            reply = await self._books.batcher.reserve(request)
+        except capacity.CapacityUnavailable as trouble:
+            breaker.failed(trouble.reason.value)
+            self._failed(trouble.reason.value)
+            return None
+        if isinstance(reply, capacity.Refused) and reply.reason is capacity.RefusedReason.LATE:
+            breaker.failed("late")
+            self._failed("late")
+            return None
+        return reply
+
+    def _give_back(self, reservation_id: str, *replicas: str) -> None:
+        task = asyncio.create_task(self._release(reservation_id, *replicas), name="release")
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
+
+    async def _release(self, reservation_id: str, *replicas: str) -> None:
+        assert self._books is not None
+        try:
+            await self._books.pool.release(reservation_id, *replicas)
+        except capacity.CapacityUnavailable as trouble:
+            _log.debug("release failed", reason=trouble.reason.value)
+
+    def _switch(self, mode: Mode) -> None:
+        if mode is not self.mode:
+            _log.warning("admission mode", mode=mode.value, was=self.mode.value)
+            self.mode = mode
+
+
+def _draw_id() -> str:
+    return secrets.token_hex(12)
+
+
+def _show(reply: capacity.ReserveReply) -> str:
+    """The reply in one line, for the span."""
+    figures = "; ".join(
+        f"{one.replica.partition(':')[0]} {one.standing.value} capacity {one.capacity} committed {one.committed}"
+        f" pending {one.pending}"
+        for one in reply.figures[:16]
+    )
+    if isinstance(reply, capacity.Granted):
+        return f"granted {reply.need} blocks on {reply.replica} for {reply.expires_in:.3f} s: {figures}"
+    return f"refused, {reply.reason.value}, retry after {reply.retry_after:.3f} s: {figures}"

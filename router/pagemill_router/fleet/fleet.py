@@ -1,0 +1,145 @@
+"""All replicas: starts a link for each address found and ends it when the address is gone and silent."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
+
+from pagemill_common import logs
+
+from pagemill_router.discovery.source import Discovery
+from pagemill_router.fleet.link import Gate, ReplicaLink
+from pagemill_router.fleet.sends import Sends
+from pagemill_router.fleet.view import FleetSnapshot, ReplicaView
+
+_log = logs.get("pagemill.router.fleet")
+
+SWEEP_SECONDS = 1.0
+
+
+class Fleet:
+    """Owns the links. Use it as an async context manager: leaving it ends every link."""
+
+    def __init__(
+        self,
+        sources: Sequence[Discovery],
+        router: str,
+        gate: Gate,
+        *,
+        clock: Callable[[], float],
+        rng: random.Random,
+        watch_timeout: float = 4.0,
+        max_known_blocks: int = 262_144,
+    ) -> None:
+        self.sends = Sends()
+        self._sources = sources
+        self._router = router
+        self._gate = gate
+        self._clock = clock
+        self._rng = rng
+        self._watch_timeout = watch_timeout
+        self._max_known_blocks = max_known_blocks
+        self._links: dict[str, ReplicaLink] = {}
+        self._link_tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._found: dict[str, frozenset[str]] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    async def __aenter__(self) -> Fleet:
+        for source in self._sources:
+            self._tasks.append(asyncio.create_task(self._follow(source), name=f"discovery {source.name}"))
+        self._tasks.append(asyncio.create_task(self._sweep(), name="fleet sweep"))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        tasks = [*self._tasks, *self._link_tasks.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._links.clear()
+        self._link_tasks.clear()
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """`listener` is called in the loop after any replica's state has changed."""
+        self._listeners.append(listener)
+
+    def snapshot(self) -> FleetSnapshot:
+        """All replicas at this moment."""
+        views: dict[str, ReplicaView] = {}
+        for link in self._links.values():
+            view = link.view()
+            # One process found under two addresses is one replica.
+            known = views.get(view.key if view.epoch else view.address)
+            if known is None or (view.ready and not known.ready):
+                views[view.key if view.epoch else view.address] = view
+        return FleetSnapshot(tuple(views.values()))
+
+    def links(self) -> Iterable[ReplicaLink]:
+        """All links."""
+        return self._links.values()
+
+    def by_key(self, key: str) -> ReplicaLink | None:
+        """The link of `name:epoch`; None where that process is gone."""
+        return next((link for link in self._links.values() if link.state is not None and link.key == key), None)
+
+    def by_name(self, name: str) -> ReplicaLink | None:
+        """The link of the replica called `name`, the watched one where two claim the name."""
+        named = [link for link in self._links.values() if link.state is not None and link.state.name == name]
+        return next((link for link in named if link.watching), named[0] if named else None)
+
+    async def _follow(self, source: Discovery) -> None:
+        while True:
+            try:
+                async for addresses in source.watch():
+                    self._found[source.name] = addresses
+                    self._reconcile()
+            except Exception as failure:
+                _log.error("discovery failed", exc_info=failure, source=source.name)
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self._reconcile()
+
+    def _reconcile(self) -> None:
+        """Every address found has a link; one found no longer loses it once its replica is silent as well.
+
+        A Redis that has been restarted empty lists nobody for a moment: that alone ends no stream.
+        """
+        wanted: frozenset[str] = frozenset().union(*self._found.values())
+        for address in wanted - self._links.keys():
+            self._start(address)
+        for address in self._links.keys() - wanted:
+            if not self._links[address].watching:
+                self._end(address)
+
+    def _start(self, address: str) -> None:
+        link = ReplicaLink(
+            address,
+            self._router,
+            self._gate,
+            self.sends,
+            clock=self._clock,
+            rng=self._rng,
+            changed=self._notify,
+            watch_timeout=self._watch_timeout,
+            max_known_blocks=self._max_known_blocks,
+        )
+        self._links[address] = link
+        self._link_tasks[address] = asyncio.create_task(link.run(), name=f"replica {address}")
+        _log.info("replica found", address=address)
+
+    def _end(self, address: str) -> None:
+        self._links.pop(address)
+        self._link_tasks.pop(address).cancel()
+        _log.info("replica gone", address=address)
+        self._notify(None)
+
+    def _notify(self, _: ReplicaLink | None) -> None:
+        for listener in self._listeners:
+            listener()
