@@ -1,0 +1,230 @@
+"""The front's side of the engine process: starts it, speaks to it, learns of its death at once.
+
+    front                                     engine process
+    submit, abort ── PUSH ─ to_engine ──────> PULL ─┐
+    on_report    <── PULL ─ from_engine <──── PUSH ─┤ one message a step
+    stdin pipe   ───────────────────────────> EOF = the front is gone
+    child watcher <────────────────────────── exit status
+
+Nothing here imports torch, numba or the runner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+import msgspec
+
+from pagemill_replica.engine.messages import Abort, Failed, FromEngine, Loading, Ready, Shutdown, StepReport, Submit
+from pagemill_replica.engine_process.codec import decode_from_engine, encode
+from pagemill_replica.engine_process.config import EngineConfig, Launch
+from pagemill_replica.engine_process.sockets import FrontSockets
+
+_log = logging.getLogger("pagemill.engine.client")
+
+
+class EngineStartError(RuntimeError):
+    """The engine did not come up; the message says why, in one line."""
+
+
+class EngineGoneError(RuntimeError):
+    """The engine process has ended."""
+
+
+class EngineClient:
+    """Owns the engine process and the sockets to it. Used from one event loop."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        on_report: Callable[[StepReport], None],
+        on_loading: Callable[[Loading], None],
+        on_exit: Callable[[str], None],
+    ) -> None:
+        """`on_exit` gets the reason where the engine ends, after `start` has returned, without having been told to."""
+        self._config = config
+        self._on_report = on_report
+        self._on_loading = on_loading
+        self._on_exit = on_exit
+        self._sockets: FrontSockets | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[Ready] | None = None
+        self._failure = ""
+        self._stopping = False
+        self._gone = False
+        self._live: set[int] = set()
+        self._last_step = time.monotonic()
+
+    async def __aenter__(self) -> EngineClient:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop(grace=5.0)
+
+    @property
+    def pid(self) -> int:
+        """The engine's process id; 0 before `start`."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def alive(self) -> bool:
+        """The engine is up: it has said Ready and has not ended."""
+        return not self._gone and self._ready is not None and self._ready.done() and not self._ready.cancelled()
+
+    @property
+    def busy(self) -> bool:
+        """Requests are with the engine."""
+        return bool(self._live)
+
+    @property
+    def last_step_monotonic(self) -> float:
+        """When the engine last finished a step, or else got its first request, by `time.monotonic`.
+
+        While `busy`, this rises; an age beyond what a step can take means that the engine is stuck.
+        """
+        return self._last_step
+
+    async def start(self) -> Ready:
+        """Starts the process and waits until it is warm. Raises EngineStartError; cancelling it ends the process."""
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        try:
+            self._sockets = FrontSockets(loop, self._receive)
+            launch = Launch(
+                config=self._config, to_engine=self._sockets.to_engine, from_engine=self._sockets.from_engine
+            )
+            # -P: a folder of the working directory must not stand in for a package.
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                "-m",
+                "pagemill_replica.engine_process",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=2,
+                env=self._environment(),
+            )
+            self._watcher = asyncio.create_task(self._watch(self._process))
+            stdin = self._process.stdin
+            assert stdin is not None
+            with contextlib.suppress(ConnectionError):
+                stdin.write(msgspec.json.encode(launch) + b"\n")
+                await stdin.drain()
+            return await asyncio.shield(self._ready)
+        except BaseException:
+            self._stopping = True
+            await self._end_process(0.0)
+            raise
+
+    def submit(self, message: Submit) -> None:
+        """Hands a request to the engine; what comes of it comes through `on_report`. Raises EngineGoneError."""
+        if not self.alive:
+            raise EngineGoneError("the engine is not running")
+        if not self._live:
+            self._last_step = time.monotonic()
+        self._live.add(message.key)
+        self._send(message)
+
+    def abort(self, key: int) -> None:
+        """Ends a request, effective by the next step. No effect where it has ended or the engine is gone."""
+        if key in self._live and self.alive:
+            self._send(Abort(key))
+
+    async def stop(self, grace: float) -> None:
+        """Ends all requests as ABORTED and the process, by force after `grace` seconds. May be called twice."""
+        self._stopping = True
+        if self._process is not None and self._process.returncode is None and self.alive:
+            self._send(Shutdown())
+        await self._end_process(grace)
+
+    def _send(self, message: Submit | Abort | Shutdown) -> None:
+        assert self._sockets is not None
+        self._sockets.send(encode(message))
+
+    def _receive(self, frame: bytes) -> None:
+        try:
+            self._deliver(decode_from_engine(frame))
+        except Exception:
+            # One message's handling must not keep the next ones from being read.
+            _log.exception("handling a message of the engine failed")
+
+    def _deliver(self, message: FromEngine) -> None:
+        match message:
+            case StepReport():
+                self._last_step = time.monotonic()
+                self._live.difference_update(ended.key for ended in message.ended)
+                self._on_report(message)
+            case Loading():
+                self._on_loading(message)
+            case Ready():
+                if self._ready is not None and not self._ready.done():
+                    self._ready.set_result(message)
+            case Failed():
+                self._failure = message.message
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Ends with the process, whatever ends it."""
+        status = await process.wait()
+        if self._sockets is not None:
+            # What it said before it died still counts.
+            self._sockets.drain()
+            self._sockets.close()
+        was_alive = self.alive
+        self._gone = True
+        self._live.clear()
+        reason = self._failure or _describe(status)
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(EngineStartError(reason))
+            # `start` may have been cancelled: then nobody asks for it.
+            self._ready.exception()
+        elif was_alive and not self._stopping:
+            self._on_exit(reason)
+
+    async def _end_process(self, grace: float) -> None:
+        process, watcher = self._process, self._watcher
+        if process is None:
+            if self._sockets is not None:
+                self._sockets.close()
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), grace)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        if watcher is not None:
+            await watcher
+
+    def _environment(self) -> dict[str, str]:
+        """The child's environment: what has to be set before numba and torch are imported."""
+        environment = dict(os.environ)
+        if self._config.threads is not None:
+            for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+                environment[name] = str(self._config.threads)
+        if self._config.cache_dir is not None:
+            environment.setdefault("NUMBA_CACHE_DIR", os.path.join(self._config.cache_dir, "numba"))
+        return environment
+
+
+def _describe(status: int) -> str:
+    if status < 0:
+        try:
+            name = signal.Signals(-status).name
+        except ValueError:
+            name = f"signal {-status}"
+        hint = " (out of memory?)" if name == "SIGKILL" else ""
+        return f"the engine process was ended by {name}{hint}"
+    return f"the engine process ended with status {status}"

@@ -1,0 +1,83 @@
+"""The engine process: `python -m pagemill_replica.engine_process`, started by the front with a Launch on its stdin."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+
+import msgspec
+from pagemill_common import logs, telemetry
+from pagemill_common.telemetry import names
+
+from pagemill_replica.engine.messages import Failed, Loading
+from pagemill_replica.engine_process.build import build_engine
+from pagemill_replica.engine_process.config import EngineConfig, Launch
+from pagemill_replica.engine_process.loop import EngineLoop
+from pagemill_replica.engine_process.orphan import OrphanWatch
+from pagemill_replica.engine_process.spans import EngineSpans
+from pagemill_replica.engine_process.transport import EngineTransport
+
+_log = logging.getLogger("pagemill.engine")
+
+
+def main() -> int:
+    """Runs the engine until the front tells it to leave or is gone. Returns the exit status."""
+    # The front decides when the engine ends: a Ctrl-C at the terminal or a signal to the whole group is the front's
+    # order to drain, and draining needs the engine.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    launch = msgspec.json.decode(_read_line(0), type=Launch)
+    watch = OrphanWatch(0)
+    config = launch.config
+    logs.configure(config.log_format, config.log_level, service=names.SERVICE_ENGINE, instance=config.instance)
+    with EngineTransport(launch.to_engine, launch.from_engine) as transport:
+        try:
+            _serve(config, transport, watch)
+        except Exception as error:
+            _log.exception("the engine cannot go on")
+            if not watch.orphaned():
+                transport.send(Failed(_reason(error)))
+            return 1
+        finally:
+            watch.leaving()
+    return 0
+
+
+def _serve(config: EngineConfig, transport: EngineTransport, watch: OrphanWatch) -> None:
+    built = build_engine(config, lambda stage, fraction: transport.send(Loading(stage, fraction)), time.monotonic)
+    exported = telemetry.setup(names.SERVICE_ENGINE, config.otlp_endpoint, instance=config.instance)
+    try:
+        loop = EngineLoop(built.core, transport, EngineSpans(exported), orphaned=watch.orphaned, clock=time.monotonic)
+        # Everything built so far lives as long as the process: the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        watch.serving()
+        transport.send(built.ready)
+        loop.run()
+    finally:
+        exported.shutdown()
+
+
+def _read_line(descriptor: int) -> bytes:
+    """The first line of a pipe, without taking more from it than that."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:
+            break
+        line += byte
+    return bytes(line)
+
+
+def _reason(error: Exception) -> str:
+    """One line for whoever started the replica."""
+    text = " ".join(str(error).split())
+    return text if type(error).__module__.startswith("pagemill") and text else f"{type(error).__name__}: {text}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
