@@ -3,7 +3,7 @@
 ```python
 import pagemill
 
-client = pagemill.Client("127.0.0.1:50051")
+client = pagemill.Client("127.0.0.1:8450")
 for chunk in client.generate("Once upon a time", max_tokens=64):
     print(chunk.text, end="")
 ```

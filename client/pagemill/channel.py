@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 
 TARGET_VARIABLE = "PAGEMILL_TARGET"
-DEFAULT_TARGET = "127.0.0.1:50051"
+DEFAULT_TARGET = "127.0.0.1:8450"
 
 DEADLINE_MARGIN = 0.25
 """Seconds by which the gRPC deadline is later than the request's timeout, so that the server's own status arrives."""
@@ -22,7 +22,7 @@ _MAX_ATTEMPTS = 3
 
 
 def resolve_target(target: str | None, environment: Mapping[str, str] = os.environ) -> str:
-    """The gRPC target: the argument, else PAGEMILL_TARGET, else 127.0.0.1:50051.
+    """The gRPC target: the argument, else PAGEMILL_TARGET, else 127.0.0.1:8450.
 
     Several `host:port` with commas between them become one target, over which calls go in turn, when every host is a
     numeric address; names go through DNS (`dns:///name:port` yields all its addresses).
@@ -79,6 +79,9 @@ def channel_options(user_agent: str, max_attempts: int = _MAX_ATTEMPTS) -> list[
         ("grpc.max_receive_message_length", MAX_RESPONSE_BYTES),
         # Clients that come and go must see new routers and restarts soon.
         ("grpc.dns_min_time_between_resolutions_ms", 5_000),
+        # A connection attempt gets at least 2 s; a failed one is repeated soon, for servers that are just starting.
+        ("grpc.min_reconnect_backoff_ms", 2_000),
+        ("grpc.initial_reconnect_backoff_ms", 200),
         ("grpc.max_reconnect_backoff_ms", 5_000),
     ]
 

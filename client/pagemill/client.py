@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar, Unpack
 import grpc
 
 from pagemill.answer import Answer, answer_from
-from pagemill.channel import DEADLINE_MARGIN, channel_options, grpc_deadline, resolve_target
+from pagemill.channel import DEADLINE_MARGIN, channel_options, grpc_deadline, resolve_target, service_config
 from pagemill.errors import PagemillError
 from pagemill.request import ChatTurn, GenerateOptions, build_request, build_tokenize, check_timeout
 from pagemill.stream import GenerateStream, error_from_call
@@ -36,7 +36,7 @@ class Client:
 
     Args:
         target: `host:port`, `dns:///name:port`, or several numeric `host:port` with commas between them.
-            PAGEMILL_TARGET, else 127.0.0.1:50051, where left out.
+            PAGEMILL_TARGET, else 127.0.0.1:8450, where left out.
         timeout: seconds for each call that sets none of its own. None leaves generation to the server's default.
         credentials: TLS credentials. None connects in plain text.
         metadata: sent with every call.
@@ -58,6 +58,7 @@ class Client:
         """The gRPC target in use."""
         self._timeout = timeout
         self._metadata = tuple(metadata)
+        self._max_attempts = max_attempts
         options = channel_options(user_agent(), max_attempts)
         self._channel = (
             grpc.insecure_channel(self.target, options)
@@ -189,6 +190,10 @@ class Client:
         return self._call(
             self._admin.ExplainRoute, admin_pb2.ExplainRouteRequest(request=request), self._timeout_of(options)
         )
+
+    def service_config(self) -> str:
+        """The service config in use as JSON, for channels of other languages."""
+        return service_config(self._max_attempts)
 
     def close(self) -> None:
         """Closes the connections; calls under way are cancelled."""

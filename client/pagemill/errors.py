@@ -123,7 +123,7 @@ class Unavailable(PagemillError):
 
 
 class ReplicaLost(Unavailable):
-    """The replica failed in mid-answer and no other could go on."""
+    """The replica failed and no other could go on. Nothing was delivered where `tokens_per_choice` is empty."""
 
     tokens_per_choice: tuple[int, ...] = ()
     """Tokens delivered before the failure, one count for each choice."""

@@ -29,6 +29,8 @@ _DETAIL_TYPES: tuple[type[Message], ...] = (
     internal_pb2.PartialOutput,
 )
 
+_LOST = (Reason.PARTIAL_OUTPUT, Reason.REPLICA_LOST)
+
 _M = TypeVar("_M", bound=Message)
 
 
@@ -70,7 +72,7 @@ def error_from_status(
 
 def _build(facts: _Facts) -> errors.PagemillError:
     error = _CLASSES.get(facts.code, errors.PagemillError)
-    if facts.first(internal_pb2.PartialOutput) is not None or facts.reason == Reason.PARTIAL_OUTPUT:
+    if facts.first(internal_pb2.PartialOutput) is not None or facts.reason in _LOST:
         error = errors.ReplicaLost
     elif facts.code is grpc.StatusCode.NOT_FOUND and _is_model(facts):
         error = errors.ModelNotFound

@@ -1,0 +1,5 @@
+"""The `pagemill` command."""
+
+from pagemill.cli.app import main
+
+__all__ = ["main"]

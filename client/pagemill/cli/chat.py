@@ -1,0 +1,165 @@
+"""`pagemill chat`: a conversation in the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from pagemill.cli import options as o
+from pagemill.cli.ask import Pace, show
+from pagemill.cli.console import complain, err, note, print_json
+from pagemill.cli.failures import advice, as_json, headline
+from pagemill.client import Client
+from pagemill.errors import PagemillError, TooLong
+from pagemill.request import GenerateOptions
+
+HELP = """/reset          forget the conversation
+/system TEXT    set the system message and forget the conversation; without TEXT, show it
+/exit           leave (Ctrl-D too)
+/help           this text
+Ctrl-C cancels the answer, not the session."""
+
+
+def chat(
+    target: o.Target = None,
+    system: o.System = None,
+    model: o.Model = None,
+    max_tokens: o.MaxTokens = None,
+    temperature: o.Temperature = None,
+    top_k: o.TopK = None,
+    top_p: o.TopP = None,
+    min_p: o.MinP = None,
+    repetition_penalty: o.RepetitionPenalty = None,
+    seed: o.Seed = None,
+    stop: o.Stop = None,
+    timeout: o.Timeout = None,
+    json: o.Json = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Say after each answer how fast it was.")] = False,
+) -> None:
+    """Talk with a model, several turns. Ctrl-C cancels the answer, not the session; /help lists the commands.
+
+    Reads one message a line, so it works in a pipe too.
+    """
+    asked = o.given(
+        model=model,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+        stop=stop,
+        timeout=timeout,
+    )
+    with Client(target) as client:
+        served = client.model(model)
+        session = Session(client, asked, system, as_json=json, stats=stats)
+        interactive = sys.stdin.isatty() and not json
+        if interactive:
+            _enable_line_editing()
+            note(f"{served.name}, {served.max_context_tokens} tokens of context, at {client.target}. /help for help.")
+        while session.turn(interactive):
+            pass
+
+
+class Session:
+    """The conversation so far, and what the user does with it."""
+
+    def __init__(
+        self, client: Client, asked: GenerateOptions, system: str | None, *, as_json: bool, stats: bool
+    ) -> None:
+        self._client = client
+        self._asked = asked
+        self._system = system
+        self._as_json = as_json
+        self._stats = stats
+        self.messages: list[dict[str, str]] = []
+        """Alternating user and assistant messages."""
+
+    def turn(self, interactive: bool) -> bool:
+        """Reads a line and acts on it; False when the session is over."""
+        try:
+            line = _read_line(interactive)
+        except EOFError:
+            return False
+        except KeyboardInterrupt:
+            note("/exit or Ctrl-D leaves.")
+            return True
+        text = line.strip()
+        if text.startswith("/"):
+            return self.command(text)
+        if text:
+            self.say(text)
+        return True
+
+    def command(self, text: str) -> bool:
+        """Acts on a slash command; False when the session is over."""
+        name, _, rest = text.partition(" ")
+        match name:
+            case "/exit" | "/quit":
+                return False
+            case "/reset":
+                self.messages.clear()
+                note("forgotten.")
+            case "/system" if rest.strip():
+                self._system = rest.strip()
+                self.messages.clear()
+                note("system message set; conversation forgotten.")
+            case "/system":
+                note(self._system or "no system message.")
+            case "/help":
+                note(HELP)
+            case _:
+                note(f"no command {name}; /help lists them.")
+        return True
+
+    def say(self, text: str) -> None:
+        """Sends a message and shows the answer; an error leaves the conversation as it was."""
+        before = [{"role": "system", "content": self._system}] if self._system else []
+        question = {"role": "user", "content": text}
+        pace = Pace(time.monotonic)
+        try:
+            stream = self._client.generate(messages=[*before, *self.messages, question], **self._asked)
+            with stream:
+                try:
+                    show(stream, pace, as_json=self._as_json)
+                except KeyboardInterrupt:
+                    stream.cancel()
+                    note("cancelled.")
+        except PagemillError as error:
+            self._failed(error)
+            return
+        if stream.text:
+            self.messages += [question, {"role": "assistant", "content": stream.text}]
+        if self._stats:
+            note(pace.summary(stream))
+
+    def _failed(self, error: PagemillError) -> None:
+        if self._as_json:
+            print_json(as_json(error))
+        hints = ["/reset starts over."] if isinstance(error, TooLong) and self.messages else advice(error)
+        complain(headline(error), *hints)
+
+
+def _read_line(interactive: bool) -> str:
+    if not interactive:
+        line = sys.stdin.readline()
+        if not line:
+            raise EOFError
+        return line
+    console = err()
+    colour = console.is_terminal and not console.no_color
+    # readline must know which characters take no room, or long lines wrap wrongly.
+    return input("\x01\x1b[1;36m\x02> \x01\x1b[0m\x02" if colour else escape("> "))
+
+
+def _enable_line_editing() -> None:
+    """Loads readline, which gives `input` history and editing."""
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - loading it is what counts

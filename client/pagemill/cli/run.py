@@ -1,0 +1,97 @@
+"""`pagemill run`: one question to a stack that lives only for it."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from pagemill.cli import options as o
+from pagemill.cli import stack as s
+from pagemill.cli.ask import Pace, show
+from pagemill.cli.console import complain, err, note, out
+from pagemill.cli.failures import ExitCode
+from pagemill.client import Client
+from pagemill.local.spans import processes, reserve_replies, tree_lines
+from pagemill.local.spec import StackSpec
+from pagemill.local.stack import LocalStack
+from pagemill.request import GenerateOptions
+
+if TYPE_CHECKING:
+    from pagemill.local.collector import Collector
+
+DEFAULT_PROMPT = "Why is the sky blue?"
+DEFAULT_MAX_TOKENS = 200
+
+_SERVICES = ("pagemill-client", "pagemill-router", "pagemill-replica", "pagemill-engine")
+
+
+def run(
+    prompt: Annotated[str, typer.Argument(help="The question.")] = DEFAULT_PROMPT,
+    model: s.ModelPath = s.DEFAULT,
+    system: o.System = None,
+    max_tokens: o.MaxTokens = DEFAULT_MAX_TOKENS,
+    temperature: o.Temperature = None,
+    seed: o.Seed = None,
+    replicas: Annotated[int, typer.Option("--replicas", min=1, max=64, help="How many replicas.")] = 1,
+    redis_url: s.RedisUrl = None,
+    dtype: s.Dtype = "auto",
+    device: s.Device = "cpu",
+    deterministic: s.Deterministic = False,
+    kv_memory: s.KvMemory = None,
+    threads: s.Threads = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Print the spans of all processes that took part.")] = False,
+) -> None:
+    """Start a stack, ask one question in the model's chat form, stream the answer, stop everything."""
+    settings = {
+        "replicas": replicas,
+        "dtype": dtype,
+        "device": device,
+        "deterministic": deterministic,
+        "kv_memory": kv_memory,
+        "threads": threads,
+    }
+    asked = o.given(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    messages = o.chat_messages(prompt, system)
+    if not trace:
+        with s.running(s.make_spec(model, redis_url=redis_url, **settings)) as stack:
+            _ask(stack, prompt, messages, asked)
+        return
+    collector_module = importlib.import_module("pagemill.local.collector")
+    with collector_module.Collector() as collector:
+        importlib.import_module("pagemill.local.tracing").trace_this_process(collector)
+        spec = s.make_spec(model, redis_url=redis_url, otlp_endpoint=collector.endpoint, **settings)
+        with s.running(spec) as stack:
+            _ask(stack, prompt, messages, asked)
+        # The tiers have sent their last spans before they ended.
+        _print_trace(collector, spec)
+
+
+def _ask(stack: LocalStack, prompt: str, messages: list[dict[str, str]], asked: GenerateOptions) -> None:
+    err().print(f"[bold]{escape(prompt)}[/bold]", soft_wrap=True)
+    with Client(stack.router_addresses[0]) as client:
+        pace = Pace(time.monotonic)
+        with client.generate(messages=messages, **asked) as stream:
+            show(stream, pace, as_json=False)
+        note(pace.summary(stream))
+
+
+def _print_trace(collector: Collector, spec: StackSpec) -> None:
+    spans = [span for span in collector.spans if span.trace_id in _client_traces(collector)]
+    console = out()
+    console.print()
+    for line in tree_lines(spans):
+        console.print(escape(line), soft_wrap=True)
+    for reply in reserve_replies(spans):
+        console.print(f"reserve script's reply: {escape(reply)}", soft_wrap=True)
+    missing = set(_SERVICES) - {service for service, _ in processes(spans)}
+    if missing:
+        complain(f"no spans came from {', '.join(sorted(missing))}")
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _client_traces(collector: Collector) -> set[str]:
+    return {span.trace_id for span in collector.spans if span.service == "pagemill-client"}

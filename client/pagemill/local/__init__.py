@@ -1,0 +1,1 @@
+"""The whole service on one machine: Redis, replicas and routers as child processes."""
