@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from support.fleet import Fleet, fleet
 
 from pagemill_common.capacity.server import RedisServer
+from support.fleet import Fleet, fleet
 
 
 @pytest.fixture(params=["valkey", "redis"])

@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 import redis.asyncio as redis_client
-from support.callers import Outcome, ask, question
-from support.fleet import Fleet, Tier, fleet, until
 
 from pagemill.v1 import (
     AdminServiceStub,
@@ -25,6 +23,8 @@ from pagemill.v1 import (
     ReplicaStanding,
 )
 from pagemill_common.capacity.server import RedisServer
+from support.callers import Outcome, ask, question
+from support.fleet import Fleet, Tier, fleet, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.redis, pytest.mark.timeout(300)]
 
