@@ -1,4 +1,4 @@
-"""Renders the tables of docs/ that repeat the code: `python docs/generate.py` writes them, `--check` fails where one is stale.
+"""Renders the tables of docs/ that repeat the code; `--check` fails where one is stale instead of writing it.
 
 A page marks a table's place with `<!-- table: NAME -->` and `<!-- end -->`.
 """
