@@ -7,10 +7,10 @@ import socket
 from pathlib import Path
 from typing import Self
 
-from pagemill_common.settings import Address, AddressList, Duration, LogFormat, LogLevel, Settings
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from pagemill_common.settings import Address, AddressList, Duration, LogFormat, LogLevel, Settings
 from pagemill_router.policies.registry import DEFAULT_POLICY, POLICIES
 
 

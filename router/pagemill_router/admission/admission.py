@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 
 from pagemill_common import capacity, logs
 from pagemill_common.capacity.figures import redis_trusted
-
 from pagemill_router.admission.local import admit_locally
 from pagemill_router.admission.types import Answer, Ask, Grant, Mode, NoRoom
 from pagemill_router.fleet.sends import Sends

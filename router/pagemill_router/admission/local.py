@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagemill_common.capacity.figures import local_room
-
 from pagemill_router.admission.types import Answer, Ask, Grant, Mode, NoRoom
 from pagemill_router.policies.base import Candidate
 
@@ -15,8 +14,8 @@ RETRY_SECONDS = 0.25
 def room_on(candidate: Candidate, sent: int) -> int:
     """Blocks that this router may still fill there, `sent` of its own being on their way.
 
-    A replica that is idle as far as anyone can tell takes whatever it can hold: a share of it would never be enough for the
-    largest requests. Should another router think the same, the ledger refuses the second.
+    A replica that is idle as far as anyone can tell takes whatever it can hold: a share of it would never be enough
+    for the largest requests. Should another router think the same, the ledger refuses the second.
     """
     view = candidate.replica
     if view.committed == 0 and sent == 0:

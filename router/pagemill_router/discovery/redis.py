@@ -16,8 +16,8 @@ _log = logs.get("pagemill.router.discovery")
 class RedisDiscovery:
     """The pool's members, asked for every `interval` seconds with jitter.
 
-    A replica that has stopped reporting leaves the set when its record expires. While Redis is gone nothing is yielded, so
-    the last known set stands.
+    A replica that has stopped reporting leaves the set when its record expires. While Redis is gone nothing is yielded,
+    so the last known set stands.
     """
 
     name: ClassVar[str] = "redis"

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 from pagemill_common import logs
-
 from pagemill_router.discovery.source import Discovery
 from pagemill_router.fleet.link import Gate, ReplicaLink
 from pagemill_router.fleet.sends import Sends
@@ -45,7 +44,7 @@ class Fleet:
         self._link_tasks: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._found: dict[str, frozenset[str]] = {}
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[Callable[[bool], None]] = []
 
     async def __aenter__(self) -> Fleet:
         for source in self._sources:
@@ -63,8 +62,8 @@ class Fleet:
         self._links.clear()
         self._link_tasks.clear()
 
-    def on_change(self, listener: Callable[[], None]) -> None:
-        """`listener` is called in the loop after any replica's state has changed."""
+    def on_change(self, listener: Callable[[bool], None]) -> None:
+        """`listener` is called in the loop after any change of a replica, with True where it may have more room."""
         self._listeners.append(listener)
 
     def snapshot(self) -> FleetSnapshot:
@@ -138,8 +137,8 @@ class Fleet:
         self._links.pop(address)
         self._link_tasks.pop(address).cancel()
         _log.info("replica gone", address=address)
-        self._notify(None)
+        self._notify(False)
 
-    def _notify(self, _: ReplicaLink | None) -> None:
+    def _notify(self, roomier: bool) -> None:
         for listener in self._listeners:
-            listener()
+            listener(roomier)

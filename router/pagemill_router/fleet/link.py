@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 import grpc
+
 from pagemill.v1 import replica_pb2, replica_pb2_grpc
 from pagemill_common import logs
 from pagemill_common.grpc.channel import open_channel
-
 from pagemill_router.fleet.backoff import Backoff
 from pagemill_router.fleet.known_blocks import HeldBlocks, KnownBlocks
 from pagemill_router.fleet.sends import Sends
@@ -50,7 +50,7 @@ class ReplicaLink:
         *,
         clock: Callable[[], float],
         rng: random.Random,
-        changed: Callable[[ReplicaLink], None],
+        changed: Callable[[bool], None],
         watch_timeout: float = 4.0,
         max_known_blocks: int = 262_144,
     ) -> None:
@@ -61,8 +61,8 @@ class ReplicaLink:
         self.cordon_reason: str | None = None
         self.open_streams = 0
         self.held = HeldBlocks()
-        self.lost = asyncio.Event()
-        """Set while the watch is down: attempts that have brought nothing give up on the replica."""
+        self.fragile: set[Callable[[], None]] = set()
+        """Called when the watch is lost: attempts that have brought nothing give up on the replica."""
         self._router = router
         self._gate = gate
         self._sends = sends
@@ -97,7 +97,7 @@ class ReplicaLink:
                 await asyncio.sleep(self._backoff.pause())
         finally:
             self._gate.leave(self)
-            self.lost.set()
+            self._abandon_fragile()
             self._sends.forget(self.key)
             await self.channel.close()
 
@@ -131,7 +131,6 @@ class ReplicaLink:
         self._refused = await self._gate.admit(self, state)
         self._trouble = ""
         self._backoff.reset()
-        self.lost.clear()
         if fresh:
             _log.info("replica watched", replica=state.name, address=self.address, epoch=state.epoch)
         self.touch()
@@ -149,13 +148,19 @@ class ReplicaLink:
         self._trouble = trouble
         self._gate.leave(self)
         self._known.clear()
-        self.lost.set()
+        self._abandon_fragile()
         self.touch()
+
+    def _abandon_fragile(self) -> None:
+        for abandon in tuple(self.fragile):
+            abandon()
 
     def touch(self) -> None:
         """Something about the replica has changed."""
-        self._view = None
-        self._changed(self)
+        before, self._view = self._view, None
+        after = self.view()
+        roomier = after.ready and (before is None or not before.ready or after.committed < before.committed)
+        self._changed(roomier)
 
     def told_by_redis(self, committed: int, pending: int) -> None:
         """Figures from a reserve's reply: fresher than the replica's last message."""

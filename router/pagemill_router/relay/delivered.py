@@ -12,6 +12,7 @@ from array import array
 from dataclasses import dataclass, field
 
 from google.protobuf.message import DecodeError
+
 from pagemill.v1 import generation_pb2, internal_pb2
 
 
@@ -63,9 +64,11 @@ class Delivered:
         """The caller has got something: another attempt may not begin from scratch."""
 
     def begin_attempt(self) -> None:
-        """Frames of another replica follow; a `started` that was held is not its own."""
+        """Frames of another replica follow. Nothing that was not forwarded is its own."""
         self._held_started = None
         self._later_attempt = self.committed
+        if not self.committed:
+            self._choices.clear()
 
     @property
     def complete(self) -> bool:

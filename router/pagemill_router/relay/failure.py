@@ -20,6 +20,7 @@ from enum import StrEnum
 import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
+
 from pagemill.reasons import ERROR_DOMAIN, Reason
 from pagemill_common.errors import STATUS_DETAILS_KEY, StatusError
 

@@ -30,7 +30,8 @@ class QueueFullError(Exception):
 class Ticket:
     """A place in a lane: more urgent first, then first come."""
 
-    rank: tuple[int, int]
+    rank: tuple[int, float, int]
+    """Priority negated, arrival, and a number that tells apart those who came together."""
     woken: asyncio.Event = field(compare=False, default_factory=asyncio.Event)
 
 
@@ -108,8 +109,11 @@ class WaitingRoom:
         return Pace().wait(1, 0.0) if lane is None else lane.pace.wait(lane.ahead_of(priority) + 1, self._clock())
 
     @contextmanager
-    def place(self, model: str, priority: int, time_left: float | None) -> Iterator[Waiter]:
-        """A place in line until the block is left; QueueFullError where there is none or it would be in vain."""
+    def place(self, model: str, priority: int, arrived: float, time_left: float | None) -> Iterator[Waiter]:
+        """A place in line until the block is left; QueueFullError where there is none or it would be in vain.
+
+        The place goes by `arrived`, so that a call whose replica turned out to be full is not sent to the end.
+        """
         lane = self._lanes.get(model) or Lane(self._clock, self._rng, self._retry_pause)
         position = lane.ahead_of(priority) + 1
         if self.length >= self._limit:
@@ -118,7 +122,7 @@ class WaitingRoom:
             wait = self.estimate(model, priority)
             raise QueueFullError(wait, f"the wait is about {wait:.1f} s, longer than the time left")
         self._lanes[model] = lane
-        ticket = Ticket((-priority, next(self._order)))
+        ticket = Ticket((-priority, arrived, next(self._order)))
         lane.join(ticket)
         self.length += 1
         waiter = Waiter(lane, ticket)
