@@ -186,9 +186,7 @@ local function decide(member, reservation_key)
   if fit then
     return grant(member, fit, reservation_key)
   end
-  local reason = reason_for(member)
-  local hold = reason == 'full' and member.hold ~= '' and place_hold(member) or nil
-  return { refused = reason, hold = hold }
+  return { refused = reason_for(member), hold = member.hold ~= '' and place_hold(member) or nil }
 end
 
 local results, figures = {}, {}
