@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from pagemill_kernels import ops
@@ -11,6 +13,7 @@ from pagemill_replica.runner.memory import KvPlan
 from pagemill_replica.runner.sampling import SamplingBatches
 from pagemill_replica.runner.step import StepArrays, check_bounds, step_arrays
 from pagemill_replica.runner.threads import use_threads
+from pagemill_replica.runner.warmup import warm_up_plans
 
 
 class CpuRunner:
@@ -87,9 +90,22 @@ class CpuRunner:
         check_bounds(arrays, self.vocab_size, self.decoder.max_positions, self.num_blocks)
         return self._forward(arrays)
 
-    def forget(self) -> None:
-        """Drops what is remembered of sequences; the KV cache stays."""
+    def warm_up(self, progress: Callable[[str, float], None] = lambda _stage, _fraction: None) -> None:
+        """Compiles the kernels, then runs prefill, mixed steps and decode through model and sampler.
+
+        Call it before the first step: the blocks that it writes are zeroed again, and nothing else stays of it.
+        """
+        config = self.decoder.config
+        sizes = (config.hidden_size, config.intermediate_size)
+        ops.warm_up(self.kv.layout, sizes, self.decoder.device, lambda _kernel, done: progress("warm-up", done * 0.5))
+        plans = warm_up_plans(self.num_blocks, self.block_size, self.max_context)
+        for index, plan in enumerate(plans):
+            progress("warm-up", 0.5 + 0.5 * index / len(plans))
+            self.execute(plan)
         self._sampling.forget()
+        used = torch.arange(1 + max(block for plan in plans for s in plan.sequences for block in s.block_table))
+        ops.write_blocks(self.kv, used, torch.zeros_like(ops.read_blocks(self.kv, used)))
+        progress("warm-up", 1.0)
 
     def _forward(self, arrays: StepArrays) -> torch.Tensor:
         batch = ops.AttentionBatch(

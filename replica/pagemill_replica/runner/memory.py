@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pagemill_replica.checkpoint import ModelConfig
 from pagemill_replica.runner.errors import SettingError
 
 GIB = 1 << 30
@@ -38,6 +39,13 @@ class KvPlan:
     def full_length_requests(self) -> float:
         """How many requests of the full context the cache holds at once."""
         return self.tokens / self.max_context
+
+
+def step_bytes(model: ModelConfig, token_budget: int, max_running: int, item_bytes: int) -> int:
+    """Bytes that a full step takes beside weights and cache: the widest layer's activations, then logits."""
+    hidden, attention = 4 * model.hidden_size, 2 * (model.query_size + model.kv_size)
+    activations = token_budget * item_bytes * (hidden + attention + 3 * model.intermediate_size)
+    return activations + 2 * 4 * min(max_running, token_budget) * model.vocab_size
 
 
 def plan_kv(

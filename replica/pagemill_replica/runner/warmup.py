@@ -1,15 +1,9 @@
-"""Runs every path of a step once, so that no request waits for a compiler."""
+"""Steps that take every path of model and sampler once, so that no request waits for a compiler."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import torch
-
-from pagemill_kernels import ops
 from pagemill_replica.engine.params import Sampling
 from pagemill_replica.engine.plan import ScheduledSequence, StepPlan
-from pagemill_replica.runner.cpu import CpuRunner
 
 GREEDY = Sampling(temperature=0.0)
 EVERYTHING = Sampling(
@@ -25,27 +19,6 @@ EVERYTHING = Sampling(
 )
 PLAIN = Sampling(temperature=1.0)
 """A draw with neither filter nor penalty."""
-
-
-def warm_up(runner: CpuRunner, progress: Callable[[str, float], None]) -> None:
-    """Compiles the kernels, then runs prefill, a mixed step and decode through model and sampler.
-
-    The KV cache must be unused; the blocks that were written are zeroed again.
-    """
-    config = runner.decoder.config
-    ops.warm_up(
-        runner.kv.layout,
-        (config.hidden_size, config.intermediate_size),
-        runner.decoder.device,
-        lambda kernel, fraction: progress(f"kernels: {kernel}", fraction * 0.8),
-    )
-    plans = warm_up_plans(runner.num_blocks, runner.block_size, runner.max_context)
-    for index, plan in enumerate(plans):
-        progress("warm-up", 0.8 + 0.2 * index / len(plans))
-        runner.execute(plan)
-    runner.forget()
-    _clear(runner, max(block for plan in plans for s in plan.sequences for block in s.block_table) + 1)
-    progress("warm-up", 1.0)
 
 
 def warm_up_plans(num_blocks: int, block_size: int, max_context: int) -> list[StepPlan]:
@@ -82,8 +55,3 @@ def _sequence(
         output_ids=[0] * (start + tokens - prompt),
         masked_token_ids=(),
     )
-
-
-def _clear(runner: CpuRunner, blocks: int) -> None:
-    ids = torch.arange(blocks)
-    ops.write_blocks(runner.kv, ids, torch.zeros_like(ops.read_blocks(runner.kv, ids)))

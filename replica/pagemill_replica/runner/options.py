@@ -1,16 +1,14 @@
-"""What a runner is built from."""
+"""How a runner computes, whatever the model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class RunnerConfig:
+class RunnerOptions:
     """Settings of the runner, as the replica's command line gives them."""
 
-    model_path: Path
     dtype: str = "auto"
     """auto, bfloat16 or float32; auto is bfloat16 where the processor multiplies it natively."""
     device: str = "cpu"
@@ -22,7 +20,9 @@ class RunnerConfig:
     """Bytes for keys and values; None: see `memory.plan_kv`."""
     max_context: int | None = None
     """Tokens of prompt and output together; None: what the model was made for."""
+    token_budget: int = 2048
+    """Most tokens in a step: what a step's memory is reckoned for."""
     max_running: int = 256
-    """Sequences computed at once."""
+    """Most sequences in a step."""
     threads: int | None = None
     """Processor threads; None: the processors that this process may use."""
