@@ -1,0 +1,154 @@
+"""From a checked request to what the engine runs: prompt ids and every knob decided."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pagemill.v1 import generation_pb2
+from pagemill_common import errors
+from pagemill_common.intake.chat import chat_messages, chat_variables
+from pagemill_common.intake.checks import collect_vocabulary, seconds_of
+from pagemill_common.intake.continuation import check_continuation
+from pagemill_common.intake.facts import ModelFacts
+from pagemill_common.intake.resolve import ResolvedSampling, resolve_sampling, unique
+from pagemill_common.intake.violations import Violations
+from pagemill_common.tokenisation.detokeniser import Detokeniser
+from pagemill_common.tokenisation.errors import TemplateError
+from pagemill_common.tokenisation.model_tokenizer import ModelTokenizer
+
+__all__ = ["Prepared", "prepare"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request with nothing left open but, perhaps, its seed."""
+
+    prompt_ids: list[int]
+    """After truncation."""
+    max_tokens: int
+    sampling: ResolvedSampling = field(default_factory=ResolvedSampling)
+    min_tokens: int = 0
+    stop_strings: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    end_of_text_ids: tuple[int, ...] = ()
+    """Empty where the request ignores end of text."""
+    include_stop: bool = False
+    skip_special_tokens: bool = True
+    want_token_ids: bool = True
+    allow_approximate_resume: bool = False
+    timeout: float | None = None
+    """Seconds; None: the caller set none."""
+
+    @property
+    def total_tokens(self) -> int:
+        """Most tokens in prompt and output together."""
+        return len(self.prompt_ids) + self.max_tokens
+
+    def detokeniser(self, tokenizer: ModelTokenizer) -> Detokeniser:
+        """A fresh detokeniser for one choice of this request."""
+        return Detokeniser(
+            tokenizer,
+            skip_special_tokens=self.skip_special_tokens,
+            stop_strings=self.stop_strings,
+            include_stop=self.include_stop,
+            min_tokens=self.min_tokens,
+            stop_token_ids=(*self.stop_token_ids, *self.end_of_text_ids),
+        )
+
+
+def prepare(request: generation_pb2.GenerateRequest, tokenizer: ModelTokenizer, facts: ModelFacts) -> Prepared:
+    """Renders, tokenises and completes a request that `check_fields` has passed. Takes CPU time: call it in a thread.
+
+    What `to_forwarded` makes of the result prepares to the same again, the seed filled in.
+    Raises StatusError: INVALID_ARGUMENT for the prompt or ids outside the vocabulary, OUT_OF_RANGE where prompt and
+    output cannot fit.
+    """
+    found = Violations()
+    collect_vocabulary(request, facts, found)
+    check_continuation(request, facts, found)
+    found.raise_any()
+    path, ids = _encode(request, tokenizer)
+    if not ids:
+        found.add(path, "holds no token of this model")
+    elif path != "token_ids" and max(ids) >= facts.vocabulary_size:
+        found.add(path, f"holds a special token that the model does not know (id {max(ids)})")
+    found.raise_any()
+    ids = _truncate(request, ids, facts)
+    stop = request.stop
+    output = request.output
+    max_tokens = _fit(path, len(ids), stop, facts)
+    return Prepared(
+        prompt_ids=ids,
+        max_tokens=max_tokens,
+        sampling=resolve_sampling(request.sampling, facts),
+        min_tokens=stop.min_tokens,
+        stop_strings=unique(stop.strings),
+        stop_token_ids=unique(stop.token_ids),
+        end_of_text_ids=() if stop.ignore_end_of_text else facts.end_of_text_ids,
+        include_stop=stop.include_stop,
+        skip_special_tokens=output.skip_special_tokens if output.HasField("skip_special_tokens") else True,
+        want_token_ids=output.token_ids if output.HasField("token_ids") else True,
+        allow_approximate_resume=request.allow_approximate_resume,
+        timeout=seconds_of(request),
+    )
+
+
+def _encode(request: generation_pb2.GenerateRequest, tokenizer: ModelTokenizer) -> tuple[str, list[int]]:
+    """The input's field path and its token ids."""
+    match request.WhichOneof("input"):
+        case "text":
+            add = request.add_special_tokens if request.HasField("add_special_tokens") else True
+            return "text", tokenizer.encode(request.text, add_special_tokens=add)
+        case "chat":
+            _, ids = render_and_encode(request.chat, tokenizer)
+            return "chat", ids
+        case _:
+            return "token_ids", list(request.token_ids.ids)
+
+
+def render_and_encode(chat: generation_pb2.ChatInput, tokenizer: ModelTokenizer) -> tuple[str, list[int]]:
+    """A chat as its template writes it, and its token ids. Raises INVALID_ARGUMENT where the template refuses it."""
+    add_prompt = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
+    try:
+        text = tokenizer.render_chat(
+            chat_messages(chat), add_generation_prompt=add_prompt, variables=chat_variables(chat)
+        )
+    except TemplateError as error:
+        raise errors.bad_fields([("chat", str(error))]) from None
+    except ValueError as error:
+        raise errors.bad_fields([("chat.template_variables_json", str(error))]) from None
+    return text, tokenizer.encode(text, add_special_tokens=False)
+
+
+def _truncate(request: generation_pb2.GenerateRequest, ids: list[int], facts: ModelFacts) -> list[int]:
+    if not request.HasField("truncate_prompt"):
+        return ids
+    keep = request.truncate_prompt
+    if keep == 0:
+        output = request.stop.max_tokens if request.stop.HasField("max_tokens") else 1
+        keep = facts.max_total_tokens - output
+        if keep < 1:
+            raise errors.out_of_range("stop.max_tokens", f"{output} leaves no room for a prompt; {_bound(facts)}")
+    return ids[-keep:]
+
+
+def _fit(path: str, prompt_tokens: int, stop: generation_pb2.StopConditions, facts: ModelFacts) -> int:
+    """max_tokens, resolved. Raises OUT_OF_RANGE, which names the field at fault and the bound that it passes."""
+    left = facts.max_total_tokens - prompt_tokens
+    if left < 1:
+        raise errors.out_of_range(path, f"the prompt has {prompt_tokens} tokens and leaves no room; {_bound(facts)}")
+    if stop.HasField("max_tokens"):
+        if stop.max_tokens > left:
+            text = f"{prompt_tokens} prompt tokens and {stop.max_tokens} more are too many; {_bound(facts)}"
+            raise errors.out_of_range("stop.max_tokens", text)
+        return stop.max_tokens
+    if stop.min_tokens > left:
+        text = f"{prompt_tokens} prompt tokens and {stop.min_tokens} more are too many; {_bound(facts)}"
+        raise errors.out_of_range("stop.min_tokens", text)
+    return left
+
+
+def _bound(facts: ModelFacts) -> str:
+    if facts.max_request_tokens < facts.max_context_tokens:
+        return f"the KV cache holds {facts.max_request_tokens} tokens of one request (max_request_tokens)"
+    return f"the model's context is {facts.max_context_tokens} tokens (max_context_tokens)"
