@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -56,6 +56,11 @@ class RouterSettings(Settings):
     watch_timeout: Duration = Field(
         4.0, ge=1.5, description="A replica that says nothing for this long gets no traffic until it speaks again."
     )
+    expected_output: Literal["quantile", "full"] = Field(
+        "quantile",
+        description="Output that admission counts on: a running quantile of the model's answers, or all of max_tokens.",
+    )
+    output_quantile: float = Field(0.9, gt=0, le=1, description="The quantile, for --expected-output quantile.")
     tokenizer_threads: int = Field(
         2, ge=1, le=64, description="Threads that render templates and tokenise, off the event loop."
     )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 
 from pagemill_common import logs
+from pagemill_common.capacity import Figures
 from pagemill_router.discovery.source import Discovery
 from pagemill_router.fleet.link import Gate, ReplicaLink
 from pagemill_router.fleet.sends import Sends
@@ -40,6 +41,7 @@ class Fleet:
         self._rng = rng
         self._watch_timeout = watch_timeout
         self._max_known_blocks = max_known_blocks
+        self._cordons: dict[str, str] = {}
         self._links: dict[str, ReplicaLink] = {}
         self._link_tasks: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
@@ -81,6 +83,13 @@ class Fleet:
         """All links."""
         return self._links.values()
 
+    def told_by_redis(self, figures: Iterable[Figures]) -> None:
+        """Takes the figures of a reserve's reply."""
+        for one in figures:
+            link = self.by_key(one.replica)
+            if link is not None and one.capacity:
+                link.told_by_redis(one.committed, one.pending)
+
     def by_key(self, key: str) -> ReplicaLink | None:
         """The link of `name:epoch`; None where that process is gone."""
         return next((link for link in self._links.values() if link.state is not None and link.key == key), None)
@@ -89,6 +98,21 @@ class Fleet:
         """The link of the replica called `name`, the watched one where two claim the name."""
         named = [link for link in self._links.values() if link.state is not None and link.state.name == name]
         return next((link for link in named if link.watching), named[0] if named else None)
+
+    def cordon(self, name: str, reason: str) -> None:
+        """The replica gets no new requests from this router, whichever process bears the name, until `uncordon`."""
+        self._cordons[name] = reason
+        self._touch(name)
+
+    def uncordon(self, name: str) -> None:
+        """Takes `cordon` back."""
+        self._cordons.pop(name, None)
+        self._touch(name)
+
+    def _touch(self, name: str) -> None:
+        for link in self._links.values():
+            if link.state is not None and link.state.name == name:
+                link.touch()
 
     async def _follow(self, source: Discovery) -> None:
         while True:
@@ -123,6 +147,7 @@ class Fleet:
             self._router,
             self._gate,
             self.sends,
+            self._cordons,
             clock=self._clock,
             rng=self._rng,
             changed=self._notify,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import grpc
@@ -47,6 +47,7 @@ class ReplicaLink:
         router: str,
         gate: Gate,
         sends: Sends,
+        cordons: Mapping[str, str],
         *,
         clock: Callable[[], float],
         rng: random.Random,
@@ -58,7 +59,6 @@ class ReplicaLink:
         self.channel = open_channel(address)
         self.stub = replica_pb2_grpc.ReplicaServiceStub(self.channel)
         self.state: replica_pb2.ReplicaState | None = None
-        self.cordon_reason: str | None = None
         self.open_streams = 0
         self.held = HeldBlocks()
         self.fragile: set[Callable[[], None]] = set()
@@ -66,6 +66,7 @@ class ReplicaLink:
         self._router = router
         self._gate = gate
         self._sends = sends
+        self._cordons = cordons
         self._clock = clock
         self._backoff = Backoff(rng)
         self._changed = changed
@@ -169,11 +170,6 @@ class ReplicaLink:
         self._pending, self._pending_at = pending, self._clock()
         self._view = None
 
-    def cordon(self, reason: str | None) -> None:
-        """No new requests from here on, or again where `reason` is None."""
-        self.cordon_reason = reason
-        self.touch()
-
     def _standing(self) -> tuple[Standing, str]:
         if self.state is None:
             return Standing.NOT_READY, self._trouble
@@ -183,8 +179,8 @@ class ReplicaLink:
             return Standing.NOT_READY, self._refused
         if self.state.draining:
             return Standing.DRAINING, "draining"
-        if self.cordon_reason is not None:
-            return Standing.CORDONED, f"cordoned: {self.cordon_reason}" if self.cordon_reason else "cordoned"
+        if (why := self._cordons.get(self.state.name)) is not None:
+            return Standing.CORDONED, f"cordoned: {why}" if why else "cordoned"
         if not self.state.ready:
             return Standing.NOT_READY, "says it is not ready"
         return Standing.READY, ""
