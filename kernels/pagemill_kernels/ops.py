@@ -77,9 +77,9 @@ def _backend(device: torch.device) -> Backend:
     return backend
 
 
-def kv_bytes_per_block(layout: KvLayout) -> int:
-    """Bytes that one block takes over all layers, keys and values together."""
-    return layout.bytes_per_block
+def kv_bytes_per_block(layout: KvLayout, device: torch.device | str = "cpu") -> int:
+    """Bytes that one block takes on a device over all layers, keys and values together, padding included."""
+    return _backend(torch.device(device)).kv_bytes_per_block(layout)
 
 
 def alloc_kv(layout: KvLayout, num_blocks: int, device: torch.device | str) -> KvCache:

@@ -21,11 +21,6 @@ class KvLayout:
     """Tokens in a block."""
     dtype: torch.dtype
 
-    @property
-    def bytes_per_block(self) -> int:
-        """Bytes of one block's keys and values over all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.block_size * self.dtype.itemsize
-
 
 class KvCache:
     """A paged KV cache. Opaque: only the backend that made it knows the order of `tensors` in memory."""
@@ -125,6 +120,10 @@ class Backend(Protocol):
 
     def alloc_kv(self, layout: KvLayout, num_blocks: int, device: torch.device) -> KvCache:
         """See `ops.alloc_kv`."""
+        ...
+
+    def kv_bytes_per_block(self, layout: KvLayout) -> int:
+        """See `ops.kv_bytes_per_block`."""
         ...
 
     def read_blocks(self, kv: KvCache, block_ids: Tensor) -> Tensor:

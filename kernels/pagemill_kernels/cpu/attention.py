@@ -1,0 +1,64 @@
+"""The paged attention operator on CPU tensors: shapes are checked here, `attention_kernel` does the work."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pagemill_kernels.cpu.attention_kernel import attend_batch
+from pagemill_kernels.cpu.storage import TAGS, threads
+
+
+def paged_attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    block_tables: Tensor,
+    scale: float,
+    window: int,
+    softcap: float,
+    deterministic: bool,
+) -> Tensor:
+    """The declared operator. `deterministic` changes nothing: the order of arithmetic is always fixed by position."""
+    rows, heads, dim = q.shape
+    _, kv_heads, key_dim, slots = keys.shape
+    block_size, padded_dim = values.shape[2:]
+    if key_dim != dim or heads % kv_heads:
+        raise ValueError(f"queries of {heads} heads x {dim} do not fit a cache of {kv_heads} heads x {key_dim}")
+    if q.stride(2) != 1 or q.stride(1) != dim:
+        q = q.contiguous()
+    for index in (query_start, context_lens, block_tables):
+        if index.dtype != torch.int32 or not index.is_contiguous():
+            raise TypeError("query_start, context_lens and block_tables are contiguous int32")
+    out = torch.empty((rows, heads, dim), dtype=q.dtype)
+    attend_batch(
+        q.data_ptr(),
+        rows,
+        q.stride(0) * q.itemsize,
+        out.data_ptr(),
+        heads,
+        dim,
+        keys.data_ptr(),
+        values.data_ptr(),
+        kv_heads,
+        slots,
+        padded_dim,
+        block_size,
+        keys.itemsize,
+        q.itemsize,
+        query_start.data_ptr(),
+        context_lens.data_ptr(),
+        block_tables.data_ptr(),
+        context_lens.shape[0],
+        block_tables.shape[1],
+        np.float32(scale),
+        window,
+        np.float32(softcap),
+        threads(),
+        TAGS[keys.dtype],
+        TAGS[q.dtype],
+    )
+    return out

@@ -1,0 +1,35 @@
+"""How tensors reach the numba kernels: tags of storage types, padding to whole vectors, threads."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from pagemill_kernels.cpu.vector import LANES
+
+_numba_config: Any = numba.config
+
+TAGS = {torch.float32: np.float32(0), torch.bfloat16: np.uint16(0), torch.float16: np.int16(0)}
+"""Storage type -> the tag that `vector` compiles loads and stores for."""
+
+
+def use_openmp() -> None:
+    """Picks numba's OpenMP layer where there is one: it shares torch's thread pool and may be called concurrently."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("numba.np.ufunc.omppool")
+        _numba_config.THREADING_LAYER = "omp"
+
+
+def padded(size: int) -> int:
+    """The least multiple of the vector width that holds `size`."""
+    return -(-size // LANES) * LANES
+
+
+def threads() -> int:
+    """Threads to share work over: torch's number, as far as numba may start as many."""
+    return min(torch.get_num_threads(), int(_numba_config.NUMBA_NUM_THREADS))
