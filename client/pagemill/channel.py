@@ -29,8 +29,10 @@ def resolve_target(target: str | None, environment: Mapping[str, str] = os.envir
     """
     chosen = (target or environment.get(TARGET_VARIABLE) or DEFAULT_TARGET).strip()
     parts = [part.strip() for part in chosen.split(",") if part.strip()]
-    if len(parts) < 2 or "/" in chosen or chosen.startswith(("ipv4:", "ipv6:")):
+    if "/" in chosen or chosen.startswith(("ipv4:", "ipv6:")):
         return chosen
+    if len(parts) < 2:
+        return parts[0] if parts else chosen
     versions = {_ip_version(part) for part in parts}
     if len(versions) != 1 or None in versions:
         raise ValueError(f"target {chosen!r}: a list needs numeric addresses of one family, such as 10.0.0.1:50051")
