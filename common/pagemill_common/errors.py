@@ -14,6 +14,7 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
+
 from pagemill.reasons import ERROR_DOMAIN, Reason
 from pagemill.v1 import internal_pb2
 

@@ -106,7 +106,8 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        fields = "".join(f"  {key}={_plain(value)}" for key, value in getattr(record, _FIELDS, {}).items())
+        told = ((key, value) for key, value in getattr(record, _FIELDS, {}).items() if value not in ("", None))
+        fields = "".join(f"  {key}={_plain(value)}" for key, value in told)
         milliseconds = int(record.msecs)
         head = f"{clock}.{milliseconds:03d} {record.levelname:<7} {record.name}: {record.getMessage()}{fields}"
         if record.exc_info and record.exc_info[0] is not None:

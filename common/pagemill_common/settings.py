@@ -116,12 +116,16 @@ class Settings(BaseSettings):
         return [
             (flag(name), variable(cls, name), _show_default(field), field.description or "")
             for name, field in cls.model_fields.items()
+            if not _hidden(field)
         ]
 
     @classmethod
     def _parser(cls) -> argparse.ArgumentParser:
         parser = argparse.ArgumentParser(prog=cls.program, description=cls.summary, allow_abbrev=False)
         for name, field in cls.model_fields.items():
+            if _hidden(field):
+                parser.add_argument(flag(name), dest=name, default=None, help=argparse.SUPPRESS)
+                continue
             text = f"{field.description} [default: {_show_default(field)}] [{variable(cls, name)}]".replace("%", "%%")
             common: dict[str, Any] = {"dest": name, "default": None, "help": text}
             if _plain_type(field.annotation) is bool:
@@ -168,6 +172,12 @@ def _plain_type(annotation: Any) -> Any:
             annotation = next(part for part in get_args(annotation) if part is not type(None))
         else:
             return annotation
+
+
+def _hidden(field: FieldInfo) -> bool:
+    """For tests of the tiers: works, but help and documentation do not name it."""
+    extra = field.json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get("hidden"))
 
 
 def _metavar(field: FieldInfo) -> str:

@@ -1,0 +1,83 @@
+"""The one model of a replica: looked up by name, checked against, tokenised for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from pagemill.v1 import generation_pb2, model_pb2
+from pagemill_common.intake import (
+    Limits,
+    ModelFacts,
+    Prepared,
+    check_fields,
+    detokenize,
+    prepare,
+    resolve_model,
+    tokenize,
+)
+from pagemill_common.tokenisation import ModelTokenizer
+from pagemill_replica.front.served import ServedModel
+
+SHORT_PROMPT_TOKENS = 1024
+"""A prompt of so many token ids is prepared in the loop's turn: a thread would cost more than the work."""
+
+T = TypeVar("T")
+
+
+class ModelShelf:
+    """Holds the model once it is open; NOT_FOUND before. CPU-heavy work runs in `executor`."""
+
+    def __init__(self, served: ServedModel, executor: Executor) -> None:
+        self._served = served
+        self._executor = executor
+        self._limits = Limits()
+        self._model: model_pb2.Model | None = None
+        self._facts: list[ModelFacts] = []
+
+    @property
+    def tokenizer(self) -> ModelTokenizer:
+        """The model's tokenizer."""
+        return self._served.tokenizer
+
+    def open(self, model: model_pb2.Model) -> None:
+        """The engine is warm and the limits are known."""
+        self._model = model
+        self._facts = [ModelFacts.from_model(model, self.tokenizer.end_of_text_ids)]
+
+    def listed(self) -> list[model_pb2.Model]:
+        """What ListModels answers."""
+        return [] if self._model is None else [self._model]
+
+    def get(self, name: str) -> model_pb2.Model:
+        """The model by name or alias. Raises NOT_FOUND."""
+        return resolve_model(name, self.listed())
+
+    def facts(self, name: str) -> ModelFacts:
+        """What requests for `name` are checked against. Raises NOT_FOUND."""
+        return resolve_model(name, self._facts)
+
+    def check(self, request: generation_pb2.GenerateRequest, facts: ModelFacts) -> None:
+        """Checks every field that needs no tokenizer. Raises INVALID_ARGUMENT or UNIMPLEMENTED."""
+        check_fields(request, self._limits, facts)
+
+    async def prepare(self, request: generation_pb2.GenerateRequest, facts: ModelFacts) -> Prepared:
+        """Tokenises and completes a checked request. Raises INVALID_ARGUMENT or OUT_OF_RANGE."""
+        if 0 < len(request.token_ids.ids) <= SHORT_PROMPT_TOKENS:
+            return prepare(request, self.tokenizer, facts)
+        return await self._in_thread(lambda: prepare(request, self.tokenizer, facts))
+
+    async def tokenize(self, request: generation_pb2.TokenizeRequest) -> generation_pb2.TokenizeResponse:
+        """Answers Tokenize."""
+        facts = self.facts(request.model)
+        return await self._in_thread(lambda: tokenize(request, self.tokenizer, facts, self._limits))
+
+    async def detokenize(self, request: generation_pb2.DetokenizeRequest) -> generation_pb2.DetokenizeResponse:
+        """Answers Detokenize."""
+        facts = self.facts(request.model)
+        return await self._in_thread(lambda: detokenize(request, self.tokenizer, facts, self._limits))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
