@@ -205,6 +205,7 @@ class ReplicaLink:
             aliases=tuple(state.model.aliases),
             standing=standing,
             reason=reason,
+            max_request_tokens=state.model.max_request_tokens,
             capacity=state.capacity_blocks,
             used=state.used_blocks,
             committed=state.committed_blocks,

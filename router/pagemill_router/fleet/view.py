@@ -59,6 +59,8 @@ class ReplicaView:
     standing: Standing = Standing.NOT_READY
     reason: str = ""
     """Why it gets no requests, where it gets none."""
+    max_request_tokens: int = 0
+    """The largest prompt and output together; 0 where it has not said."""
     capacity: int = 0
     used: int = 0
     committed: int = 0

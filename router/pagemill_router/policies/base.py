@@ -19,6 +19,8 @@ class RouteRequest:
     """The served name, resolved from aliases."""
     total_blocks: int
     """Blocks for prompt and expected output, before any hit."""
+    total_tokens: int = 0
+    """Prompt and most output together."""
     hashes: Sequence[bytes] = ()
     """The chain of hashes of the prompt's full blocks."""
     ordinal: int = 0
@@ -69,6 +71,8 @@ def refusal(view: ReplicaView, request: RouteRequest) -> str:
         return "tried by this call already"
     if request.total_blocks > view.capacity:
         return f"needs {request.total_blocks} blocks, the replica has {view.capacity}"
+    if request.total_tokens > view.max_request_tokens > 0:
+        return f"may reach {request.total_tokens} tokens, the replica takes {view.max_request_tokens}"
     return ""
 
 

@@ -22,6 +22,9 @@ class Job:
     expected_output: int
     """Tokens of output that admission counts on."""
     total_blocks: int
+    """For prompt and expected output."""
+    total_tokens: int
+    """Prompt and all of max_tokens: what a replica must be able to hold."""
     hashes: Sequence[bytes]
     """The chain of the prompt's full blocks."""
     ordinal: int
@@ -45,6 +48,7 @@ class Job:
         return RouteRequest(
             model=self.model,
             total_blocks=self.total_blocks,
+            total_tokens=self.total_tokens,
             hashes=self.hashes,
             ordinal=self.ordinal,
             excluded=excluded,

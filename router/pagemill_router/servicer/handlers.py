@@ -12,7 +12,7 @@ from pagemill_router.servicer.generation import GenerationService
 SERVICE = "pagemill.v1.GenerationService"
 
 
-def generation_handler(service: GenerationService) -> grpc.GenericRpcHandler[Any, Any]:
+def generation_handler(service: GenerationService) -> grpc.GenericRpcHandler:
     """All methods of the service."""
 
     def unary(method: Any, request: Any, response: Any) -> grpc.RpcMethodHandler[Any, Any]:
@@ -20,8 +20,8 @@ def generation_handler(service: GenerationService) -> grpc.GenericRpcHandler[Any
             method, request_deserializer=request.FromString, response_serializer=response.SerializeToString
         )
 
-    generate = grpc.unary_stream_rpc_method_handler(
-        service.generate,  # type: ignore[arg-type]  # the stubs know generators only
+    generate: grpc.RpcMethodHandler[Any, Any] = grpc.unary_stream_rpc_method_handler(
+        service.generate,
         request_deserializer=pb.GenerateRequest.FromString,
         response_serializer=None,
     )

@@ -54,23 +54,23 @@ def test_power_of_two_never_takes_the_fuller_of_its_pair_and_so_never_the_fulles
 class TestPrefixAffinity:
     def test_goes_where_the_prefix_is_cached(self) -> None:
         fleet = (view("a"), view("b", cached=PROMPT), view("c"))
-        assert {first("prefix_affinity", fleet, RouteRequest("m", 12, PROMPT), s) for s in range(20)} == {"b"}
+        assert {first("prefix_affinity", fleet, RouteRequest("m", 12, hashes=PROMPT), s) for s in range(20)} == {"b"}
 
     def test_a_prefix_nobody_has_goes_to_one_place(self) -> None:
         fleet = tuple(view(name) for name in "abcd")
-        assert len({first("prefix_affinity", fleet, RouteRequest("m", 12, PROMPT), s) for s in range(20)}) == 1
+        assert len({first("prefix_affinity", fleet, RouteRequest("m", 12, hashes=PROMPT), s) for s in range(20)}) == 1
 
     def test_tolerates_some_imbalance_for_a_hit(self) -> None:
         fleet = (view("a", committed=100), view("b", committed=250, cached=PROMPT))
-        assert first("prefix_affinity", fleet, RouteRequest("m", 12, PROMPT)) == "b"
+        assert first("prefix_affinity", fleet, RouteRequest("m", 12, hashes=PROMPT)) == "b"
 
     def test_leaves_a_cached_prefix_on_an_overloaded_replica(self) -> None:
         fleet = (view("a", committed=50), view("b", committed=950, cached=PROMPT))
-        assert first("prefix_affinity", fleet, RouteRequest("m", 12, PROMPT)) == "a"
+        assert first("prefix_affinity", fleet, RouteRequest("m", 12, hashes=PROMPT)) == "a"
 
     def test_affinity_among_the_balanced_outlives_one_overloaded_replica(self) -> None:
         fleet = (view("a", 100), view("b", 100, cached=PROMPT), view("c", 950, cached=PROMPT))
-        assert first("prefix_affinity", fleet, RouteRequest("m", 12, PROMPT)) == "b"
+        assert first("prefix_affinity", fleet, RouteRequest("m", 12, hashes=PROMPT)) == "b"
 
     def test_without_a_full_block_the_emptiest_wins(self) -> None:
         fleet = (view("a", 300), view("b", 10), view("c", 200))
@@ -78,7 +78,7 @@ class TestPrefixAffinity:
 
     def test_a_hit_counts_only_from_the_start(self) -> None:
         fleet = (view("tail", cached=PROMPT[5:]), view("head", cached=PROMPT[:5]))
-        assert first("prefix_affinity", fleet, RouteRequest("m", 12, PROMPT)) == "head"
+        assert first("prefix_affinity", fleet, RouteRequest("m", 12, hashes=PROMPT)) == "head"
 
 
 class TestRing:

@@ -68,7 +68,7 @@ def test_answers_a_permutation_of_the_eligible_best_first(
     replicas: tuple[ReplicaView, ...], blocks: int, length: int, ordinal: int, seed: int, name: str
 ) -> None:
     excluded = frozenset(one.key for one in replicas[:1])
-    request = RouteRequest("m", blocks, chain(0, length), ordinal, excluded)
+    request = RouteRequest("m", blocks, hashes=chain(0, length), ordinal=ordinal, excluded=excluded)
     ranked = make_policy(name).pick(FleetSnapshot(replicas), request, random.Random(seed))
     eligible = [one.key for one in replicas if not refusal(one, request)]
     assert sorted(one.replica.key for one in ranked) == sorted(eligible)
@@ -86,7 +86,7 @@ def test_says_nothing_of_an_empty_fleet(policy: Policy) -> None:
 
 def test_the_same_inputs_give_the_same_answer(policy: Policy) -> None:
     fleet = FleetSnapshot(tuple(view(i, Standing.READY, 100, 10, ()) for i in range(1, 5)))
-    request = RouteRequest("m", 5, chain(3, 4), 9)
+    request = RouteRequest("m", 5, hashes=chain(3, 4), ordinal=9)
     picks = [[one.replica.name for one in policy.pick(fleet, request, random.Random(5))] for _ in range(2)]
     assert picks[0] == picks[1]
 
@@ -96,7 +96,8 @@ def test_a_burst_over_equal_replicas_spreads(policy: Policy) -> None:
     names = [1, 2, 3, 4]
     fleet = FleetSnapshot(tuple(view(i, Standing.READY, 10_000, 0, ()) for i in names))
     first = Counter(
-        policy.pick(fleet, RouteRequest("m", 5, chain(i, 6), i), random.Random(i))[0].replica.name for i in range(400)
+        policy.pick(fleet, RouteRequest("m", 5, hashes=chain(i, 6), ordinal=i), random.Random(i))[0].replica.name
+        for i in range(400)
     )
     assert len(first) == len(names)
     assert max(first.values()) <= 1.7 * 400 / len(names)
@@ -104,7 +105,7 @@ def test_a_burst_over_equal_replicas_spreads(policy: Policy) -> None:
 
 def test_a_tie_without_a_prompt_to_tell_is_broken_by_the_dice(policy: Policy) -> None:
     fleet = FleetSnapshot(tuple(view(i, Standing.READY, 10_000, 0, ()) for i in (1, 2, 3, 4)))
-    first = {policy.pick(fleet, RouteRequest("m", 5, (), i), random.Random(i))[0].replica.name for i in range(100)}
+    first = {policy.pick(fleet, RouteRequest("m", 5, ordinal=i), random.Random(i))[0].replica.name for i in range(100)}
     assert len(first) == 4
 
 
@@ -115,5 +116,5 @@ def test_held_blocks_lower_the_need_and_idle_ones_do_not(policy: Policy) -> None
     held = HeldBlocks()
     held.hold(hashes[:3])
     holding = replace(view(2, Standing.READY, 100, 0, hashes), held=held)
-    ranked = policy.pick(FleetSnapshot((cached_only, holding)), RouteRequest("m", 10, hashes), random.Random(1))
+    ranked = policy.pick(FleetSnapshot((cached_only, holding)), RouteRequest("m", 10, hashes=hashes), random.Random(1))
     assert {one.replica.name: (one.need, one.hit_blocks) for one in ranked} == {"r1": (10, 4), "r2": (7, 4)}
