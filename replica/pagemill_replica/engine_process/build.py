@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagemill_common.block_hash import BlockHasher
-
 from pagemill_replica.engine.core import EngineCore
 from pagemill_replica.engine.messages import Ready
 from pagemill_replica.engine.testing import Script, ScriptedRunner

@@ -8,11 +8,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 import msgspec
+
 from pagemill_common import logs, telemetry
 from pagemill_common.telemetry import names
-
 from pagemill_replica.engine.messages import Failed, Loading
 from pagemill_replica.engine_process.build import build_engine
 from pagemill_replica.engine_process.config import EngineConfig, Launch
@@ -48,7 +49,7 @@ def main() -> int:
 
 
 def _serve(config: EngineConfig, transport: EngineTransport, watch: OrphanWatch) -> None:
-    built = build_engine(config, lambda stage, fraction: transport.send(Loading(stage, fraction)), time.monotonic)
+    built = build_engine(config, LoadingMessages(transport.send, time.monotonic), time.monotonic)
     exported = telemetry.setup(names.SERVICE_ENGINE, config.otlp_endpoint, instance=config.instance)
     try:
         loop = EngineLoop(built.core, transport, EngineSpans(exported), orphaned=watch.orphaned, clock=time.monotonic)
@@ -60,6 +61,25 @@ def _serve(config: EngineConfig, transport: EngineTransport, watch: OrphanWatch)
         loop.run()
     finally:
         exported.shutdown()
+
+
+class LoadingMessages:
+    """Sends progress, but of one stage not more than some messages a second."""
+
+    def __init__(self, send: Callable[[Loading], None], clock: Callable[[], float], every: float = 0.1) -> None:
+        self._send = send
+        self._clock = clock
+        self._every = every
+        self._stage = ""
+        self._at = 0.0
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        """Takes note of a fraction of a stage; the first and the last of each are always sent."""
+        now = self._clock()
+        if stage == self._stage and fraction < 1.0 and now - self._at < self._every:
+            return
+        self._stage, self._at = stage, now
+        self._send(Loading(stage, fraction))
 
 
 def _read_line(descriptor: int) -> bytes:

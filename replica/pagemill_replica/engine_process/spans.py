@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 from opentelemetry.trace import SpanKind, Status, StatusCode
-from pagemill_common.telemetry import Telemetry, context_from_traceparent, names
 
+from pagemill_common.telemetry import Telemetry, context_from_traceparent, names
 from pagemill_replica.engine.messages import Ended, EndReason, StepReport, Submit
 
 _FAILURES = frozenset({EndReason.TIMEOUT, EndReason.REJECTED, EndReason.FAILED})
