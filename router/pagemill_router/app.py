@@ -139,6 +139,12 @@ class Router:
             self._at_once.set()
         self._drain.set()
 
+    @property
+    def idle(self) -> bool:
+        """No call is in progress and nothing of one is left: no place in line, no send, no release under way."""
+        streams = sum(link.open_streams + len(link.held) for link in self.fleet.links())
+        return not (len(self.generation.live_ids) or self.room.length or streams) and self.admission.idle
+
     async def run(self) -> None:
         """Serves until the drain is done. Raises ListenError where the address is taken."""
         try:

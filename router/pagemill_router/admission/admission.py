@@ -52,6 +52,12 @@ class Admission:
         self._failed = failed
         self._releases: set[asyncio.Task[None]] = set()
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is on its way to a replica, asked for or being given back."""
+        asking = self._books is not None and not self._books.batcher.idle
+        return not (len(self._sends) or self._releases or asking)
+
     async def admit(self, ask: Ask) -> Answer:
         """Room on one of the candidates, or the news that there is none."""
         answer = await self._by_redis(ask) if self._books is not None else None
