@@ -161,12 +161,12 @@ $(VENV)/.stamp-torch-%: | $(BIN)/python
 	@touch $@
 
 $(RUN_STAMP): pyproject.toml constraints.txt $(TORCH_STAMP)
-	@echo 'Installing Pagemill and what a local stack needs: about 110 MB'
+	@echo 'Installing Pagemill and what a local stack needs: about 120 MB'
 	@$(call install,-e '.[local]')
 	@touch $@
 
 $(DEV_STAMP): $(RUN_STAMP)
-	@echo 'Installing what development needs: about 90 MB'
+	@echo 'Installing what development needs: about 70 MB'
 	@$(call install,-e '.[dev]')
 	@touch $@
 
