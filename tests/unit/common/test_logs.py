@@ -1,0 +1,80 @@
+"""Log lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext
+from pagemill_common import logs
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root, ours = logging.getLogger(), logging.getLogger("pagemill")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    ours.setLevel(levels[1])
+
+
+def lines(log_format: str, level: str = "info") -> tuple[logs.Log, io.StringIO]:
+    stream = io.StringIO()
+    logs.configure(log_format, level, service="svc", instance="one", stream=stream)
+    return logs.get("pagemill.test"), stream
+
+
+def test_json_line_carries_fields_service_and_trace() -> None:
+    log, stream = lines("json")
+    span = NonRecordingSpan(SpanContext(0xABC, 0xDEF, is_remote=False))
+    with trace.use_span(span):
+        log.info("done", tokens=3, text='a "b"\nc')
+    line = json.loads(stream.getvalue())
+    assert stream.getvalue().count("\n") == 1
+    assert line["message"] == "done"
+    assert (line["level"], line["service"], line["instance"]) == ("info", "svc", "one")
+    assert (line["tokens"], line["text"]) == (3, 'a "b"\nc')
+    assert line["trace_id"] == f"{0xABC:032x}"
+
+
+def test_given_trace_id_wins_and_none_is_made_up() -> None:
+    log, stream = lines("json")
+    log.info("a", trace_id="t")
+    log.info("b")
+    first, second = map(json.loads, stream.getvalue().splitlines())
+    assert first["trace_id"] == "t"
+    assert "trace_id" not in second
+
+
+def test_exception_is_in_the_line() -> None:
+    log, stream = lines("json")
+    try:
+        raise ValueError("boom")
+    except ValueError as failure:
+        log.error("failed", exc_info=failure)
+    assert "ValueError: boom" in json.loads(stream.getvalue())["exception"]
+
+
+def test_text_line_is_readable_and_leaves_out_empty_fields() -> None:
+    log, stream = lines("text")
+    log.warning("queue full", queued=7, share=0.123456, name="two words", router="", ttft=None)
+    text = stream.getvalue()
+    assert 'WARNING pagemill.test: queue full  queued=7  share=0.1235  name="two words"\n' in text
+
+
+def test_auto_is_json_where_nobody_looks() -> None:
+    log, stream = lines("auto")
+    log.info("x")
+    json.loads(stream.getvalue())
+
+
+def test_level_holds_back_lesser_lines() -> None:
+    log, stream = lines("json", "warning")
+    log.info("x")
+    log.debug("x")
+    assert stream.getvalue() == ""

@@ -1,0 +1,164 @@
+"""Settings from flags and environment, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pagemill_common.settings import (
+    Address,
+    AddressList,
+    CommaList,
+    Duration,
+    LogFormat,
+    Settings,
+    Size,
+    parse_duration,
+    parse_size,
+)
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+
+class Tier(Settings):
+    model_config = SettingsConfigDict(env_prefix="PAGEMILL_TIER_")
+    program = "pagemill tier"
+    summary = "For tests."
+
+    listen: Address = Field("127.0.0.1:1", description="Where to listen.")
+    memory: Size | None = Field(None, gt=0, description="Memory.")
+    settle: Duration = Field(5.0, ge=0, description="Settling, 100% of it.")
+    aliases: CommaList = Field((), description="Names.")
+    replicas: AddressList = Field((), description="Replicas.")
+    exact: bool = Field(False, description="Exact.")
+    log_format: LogFormat = Field("auto", description="Form.")
+    limit: int = Field(3, ge=1, description="Limit.")
+    secret: str = Field("", description="Hidden.", json_schema_extra={"hidden": True})
+
+
+def problems(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    with pytest.raises(SystemExit) as caught:
+        Tier.parse(argv)
+    assert caught.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", 0),
+        ("1048576", 1 << 20),
+        ("2GiB", 2 << 30),
+        ("500MB", 500_000_000),
+        ("1.5 KiB", 1536),
+        ("3g", 3 * 10**9),
+        ("7B", 7),
+        ("1tib", 1 << 40),
+    ],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("250ms", 0.25), ("30s", 30.0), ("10m", 600.0), ("2h", 7200.0), ("1d", 86400.0), ("1.5", 1.5)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1", "1 parsec", "1GiBB", "1e3", "nan", "inf"])
+def test_neither_size_nor_duration(text: str) -> None:
+    for parse in (parse_size, parse_duration):
+        with pytest.raises(ValueError, match="write for example"):
+            parse(text)
+
+
+def test_flags_of_every_kind() -> None:
+    made = Tier.parse(
+        ["--listen", "[::]:80", "--memory=2GiB", "--settle", "250ms", "--aliases", "a, b,", "--replicas", "h:1,i:2"]
+        + ["--exact", "--log-format", "json", "--limit", "9"]
+    )
+    assert made.model_dump() == {
+        "listen": "[::]:80",
+        "memory": 2 << 30,
+        "settle": 0.25,
+        "aliases": ("a", "b"),
+        "replicas": ("h:1", "i:2"),
+        "exact": True,
+        "log_format": "json",
+        "limit": 9,
+        "secret": "",
+    }
+
+
+def test_flag_beats_variable_beats_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGEMILL_TIER_LIMIT", "7")
+    monkeypatch.setenv("PAGEMILL_TIER_ALIASES", "x,y")
+    monkeypatch.setenv("PAGEMILL_TIER_EXACT", "true")
+    monkeypatch.setenv("PAGEMILL_TIER_PORT", "tcp://10.0.0.1:80")
+    made = Tier.parse(["--aliases", "z", "--no-exact"])
+    assert (made.limit, made.aliases, made.exact, made.settle) == (7, ("z",), False, 5.0)
+
+
+def test_all_wrong_values_are_named_by_their_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    said = problems(capsys, "--memory", "lots", "--limit", "0", "--replicas", "h", "--log-format", "xml")
+    assert "--memory: 'lots' is not a size; write for example 2GiB" in said
+    assert "--limit: Input should be greater than or equal to 1, not '0'" in said
+    assert "--replicas: 'h' is not an address; write host:port" in said
+    assert "--log-format: Input should be 'auto', 'json' or 'text'" in said
+
+
+def test_wrong_variable_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGEMILL_TIER_LIMIT", "many")
+    assert "PAGEMILL_TIER_LIMIT (or --limit)" in problems(capsys)
+
+
+def test_unknown_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--lisen" in problems(capsys, "--lisen", "x:1")
+
+
+def test_abbreviated_flag_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--lim" in problems(capsys, "--lim", "4")
+
+
+def test_help_teaches_and_hides(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        Tier.parse(["--help"])
+    assert caught.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--settle DURATION Settling, 100% of it. [default: 5.0] [PAGEMILL_TIER_SETTLE]" in text
+    assert "--memory SIZE" in text
+    assert "--listen HOST:PORT" in text
+    assert "secret" not in text
+
+
+def test_hidden_flag_works() -> None:
+    assert Tier.parse(["--secret", "x"]).secret == "x"
+
+
+def test_table_has_every_public_setting() -> None:
+    rows = {row[0]: row for row in Tier.settings_table()}
+    assert set(rows) == {
+        *("--listen", "--memory", "--settle", "--aliases", "--replicas", "--exact", "--log-format", "--limit")
+    }
+    assert rows["--exact"] == ("--exact", "PAGEMILL_TIER_EXACT", "off", "Exact.")
+
+
+def test_field_that_kubernetes_would_set_is_refused() -> None:
+    with pytest.raises(TypeError, match="port"):
+
+        class Bad(Settings):
+            port: int = Field(1, description="x")
+
+
+def test_field_without_description_is_refused() -> None:
+    with pytest.raises(TypeError, match="description"):
+
+        class Bad(Settings):
+            limit: int = 1
+
+
+@given(st.integers(0, 1 << 50))
+def test_number_of_bytes_reads_back(size: int) -> None:
+    assert parse_size(str(size)) == size
