@@ -89,7 +89,7 @@ class Ledger:
         self._remembered_calls = remembered_calls
         self._on_seen = on_seen
         self._entries: dict[int, _Entry] = {}
-        self._live_keys: dict[tuple[str, int], int] = {}
+        self._live: dict[str, dict[int, int]] = {}
         self._attempts: OrderedDict[str, int] = OrderedDict()
         self._seen: OrderedDict[str, float] = OrderedDict()
         self._committed = 0
@@ -128,21 +128,20 @@ class Ledger:
         if key in self._entries and self._entries[key].call != (call_id, attempt):
             raise ValueError(f"key {key} is in use")
         self._see(reservation_id)
-        first = self._live_keys.get((call_id, attempt))
-        if first is not None:
-            return Accepted(first, again=True)
-        refusal = self._refusal(call_id, attempt, need)
+        live = self._live.get(call_id, {})
+        highest = max(self._attempts.get(call_id, 0), *live, 0)
+        if attempt == highest and attempt in live:
+            return Accepted(live[attempt], again=True)
+        refusal = self._refusal(attempt, highest, need)
         if refusal is not None:
             return RefusedHere(refusal, self.free)
-        lower = tuple(k for k, e in self._entries.items() if e.call[0] == call_id) if call_id in self._attempts else ()
         self._remember(call_id, attempt)
         self._entries[key] = _Entry((call_id, attempt), reservation_id, need)
-        self._live_keys[call_id, attempt] = key
+        self._live[call_id] = {**live, attempt: key}
         self._committed += need
-        return Accepted(key, supersedes=lower)
+        return Accepted(key, supersedes=tuple(live.values()))
 
-    def _refusal(self, call_id: str, attempt: int, need: int) -> LedgerRefusal | None:
-        highest = self._attempts.get(call_id, 0)
+    def _refusal(self, attempt: int, highest: int, need: int) -> LedgerRefusal | None:
         if attempt < highest:
             return LedgerRefusal.SUPERSEDED
         if attempt == highest:
@@ -167,7 +166,10 @@ class Ledger:
         entry = self._entries.pop(key, None)
         if entry is None:
             return False
-        del self._live_keys[entry.call]
+        call_id, attempt = entry.call
+        del self._live[call_id][attempt]
+        if not self._live[call_id]:
+            del self._live[call_id]
         self._committed -= entry.charge
         self._see(entry.reservation_id)
         return True
