@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pagemill_kernels import reference
-from pagemill_kernels.cpu import attention, elementwise
+from pagemill_kernels.cpu import attention, elementwise, linear
 from pagemill_kernels.cpu.storage import padded, use_openmp
 from pagemill_kernels.registry import implement
 from pagemill_kernels.types import Backend, KvCache, KvLayout, PackedWeight, SamplingBatch
@@ -51,10 +51,8 @@ class CpuBackend:
         values[:, block_ids, :, :, : kv.layout.head_dim] = data[:, 1].permute(0, 1, 3, 2, 4).to(kv.layout.dtype)
 
     def pack_weight(self, weight: Tensor, bias: Tensor | None, deterministic: bool) -> PackedWeight:
-        """Keeps the weight as it is."""
-        return PackedWeight(
-            weight.shape[0], weight.shape[1], weight.dtype, deterministic, "plain", (weight,), bias, weight.nbytes
-        )
+        """See `linear`."""
+        return linear.pack_weight(weight, bias, deterministic)
 
     def warm_up(
         self,
@@ -71,13 +69,8 @@ use_openmp()
 BACKEND: Backend = CpuBackend()
 
 
-def _linear(
-    x: Tensor, weight: list[Tensor], bias: Tensor | None, out_features: int, fmt: str, deterministic: bool
-) -> Tensor:
-    return F.linear(x, weight[0], bias)
-
-
-implement("linear", _linear, "CPU")
+# A weight that oneDNN packed has a dispatch key of its own.
+implement("linear", linear.linear, "CPU", "MkldnnCPU")
 implement("rms_norm", elementwise.rms_norm, "CPU")
 implement("add_rms_norm", elementwise.add_rms_norm, "CPU")
 implement("silu_mul", elementwise.silu_mul, "CPU")
