@@ -150,6 +150,8 @@ class FakeReplica(generation_pb2_grpc.GenerationServiceServicer, replica_pb2_grp
         self.seen: list[Seen] = []
         self.most_committed = 0
         self.draining = False
+        self.mute = False
+        """It says nothing more on its state streams, which stay open."""
         self.ready = True
         self.stored: list[bytes] = []
         self.model = model or model_pb2.Model(
@@ -276,6 +278,8 @@ class FakeReplica(generation_pb2_grpc.GenerationServiceServicer, replica_pb2_grp
                     pass
                 while not queue.empty():
                     ids += queue.get_nowait()
+                if self.mute:
+                    continue
                 yield replica_pb2.WatchStateResponse(state=self.state(), seen_reservation_ids=ids)
         finally:
             del self._watchers[queue]
