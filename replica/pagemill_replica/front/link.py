@@ -104,6 +104,8 @@ class EngineLink:
             raise self._refusal(reply.reason, charge, reply.free_blocks)
         if reply.again:
             raise errors.superseded(charge.attempt)
+        # An idle engine begins at once; otherwise the first blocks that it holds tell.
+        live.scheduled = not self._live
         self._live[live.key] = live
         for key in reply.supersedes:
             if key in self._live:
@@ -120,6 +122,8 @@ class EngineLink:
         """Applies one step. A fault in one request's text ends that request alone."""
         self.stats = report.stats
         self.ledger.update_held(report.held_blocks)
+        for key in report.held_blocks.keys() & self._live.keys():
+            self._live[key].scheduled = True
         ended = {end.key: end for end in report.ended}
         for new in report.tokens:
             live = self._live.get(new.key)

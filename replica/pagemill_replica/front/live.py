@@ -58,6 +58,8 @@ class LiveRequest:
         self.name = name
         self.key = key
         self.output = output
+        self.scheduled = False
+        """The engine computes it or has computed part of it."""
         self.cached_tokens = 0
         self.replayed_tokens = replayed_tokens
         self.completion_tokens = replayed_tokens
@@ -74,8 +76,10 @@ class LiveRequest:
 
     @property
     def stage(self) -> Stage:
-        """How far it is, as the front can tell."""
-        return Stage.DECODE if self.first_token_at is not None else Stage.PREFILL
+        """How far it is, as the front can tell between two reports of the engine."""
+        if self.first_token_at is not None:
+            return Stage.DECODE
+        return Stage.PREFILL if self.scheduled else Stage.QUEUE
 
     def resume(self, rest: TextDelta) -> None:
         """Shows what follows the text that earlier attempts delivered; ends there where a stop string does."""
