@@ -193,6 +193,10 @@ class Harness:
             m.prompt_ids, m.sampling, count, self.script, min_tokens=m.stop.min_tokens, masked_token_ids=masked
         )
 
+    def alone(self, prompt: Sequence[int], count: int, seed: int) -> list[int]:
+        """The first `count` output tokens of a prompt that nothing stops."""
+        return scripted_output(prompt, Sampling(seed=seed), count, self.script)
+
     def reason(self, key: int) -> EndReason | None:
         ended = self.requests[key].ended
         return None if ended is None else ended.reason
