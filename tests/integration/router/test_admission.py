@@ -1,0 +1,165 @@
+"""Redis as the book of rooms, and what happens when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from integration.router.conftest import Caller, RunRouter, question
+
+from pagemill_common.capacity import CapacityPool
+from pagemill_common.capacity.server import RedisServer
+from pagemill_router.admission.types import Mode
+from support.fake_replica import FakeReplica, text_of, until
+
+
+async def ask_well(caller: Caller, tokens: int = 4) -> None:
+    heard = await caller.ask(question(max_tokens=tokens))
+    assert heard.error is None, heard.error
+    assert heard.text == text_of(tokens)
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "power_of_two", "least_loaded", "prefix_affinity"])
+@pytest.mark.parametrize("mode", ["redis", "local"])
+async def test_a_burst_spreads(
+    run_router: RunRouter, valkey: RedisServer, pool: CapacityPool, policy: str, mode: str
+) -> None:
+    own = pool if mode == "redis" else None
+    async with (
+        FakeReplica("r0", pool=own, pace=0.05) as one,
+        FakeReplica("r1", pool=own, pace=0.05) as two,
+        FakeReplica("r2", pool=own, pace=0.05) as three,
+        FakeReplica("r3", pool=own, pace=0.05) as four,
+        run_router(
+            one, two, three, four, redis_url=valkey.url if own else None, pool=pool.keys.pool, policy=policy
+        ) as caller,
+    ):
+        fleet = (one, two, three, four)
+        # Different prompts, all at once: nothing has been heard of any when the last is placed.
+        prompts = [chr(65 + i % 26) * 20 + str(i) for i in range(80)]
+        heard = await asyncio.gather(*(caller.ask(question(prompt, max_tokens=4)) for prompt in prompts))
+        assert [one.error for one in heard] == [None] * 80
+        shares = Counter({replica.name: len(replica.seen) for replica in fleet})
+        assert all(shares[replica.name] for replica in fleet), shares
+        assert max(shares.values()) <= 2 * 80 / 4, shares
+        expected = Mode.REDIS if own else Mode.LOCAL
+        assert caller.router.admission.mode is expected
+        await caller.idle()
+
+
+async def test_two_routers_never_overfill_a_replica(
+    run_router: RunRouter, valkey: RedisServer, pool: CapacityPool
+) -> None:
+    async with (
+        FakeReplica("r0", capacity=20, pool=pool, pace=0.005) as one,
+        FakeReplica("r1", capacity=20, pool=pool, pace=0.005) as two,
+        run_router(one, two, redis_url=valkey.url, pool=pool.keys.pool) as first,
+        run_router(one, two, redis_url=valkey.url, pool=pool.keys.pool) as second,
+    ):
+        await asyncio.gather(*(ask_well((first, second)[i % 2], 5 + i % 30) for i in range(120)))
+        assert max(one.most_committed, two.most_committed) <= 20
+        await first.idle()
+        await second.idle()
+
+
+async def test_redis_killed_and_restarted_empty_under_load_harms_nobody(
+    run_router: RunRouter, own_valkey: RedisServer
+) -> None:
+    async with (
+        CapacityPool(own_valkey.url, "p") as pool,
+        FakeReplica("r0", pool=pool, pace=0.002) as one,
+        FakeReplica("r1", pool=pool, pace=0.002) as two,
+        run_router(one, two, redis_url=own_valkey.url, pool="p") as caller,
+    ):
+        stop = asyncio.Event()
+        modes: list[str] = []
+
+        async def load() -> int:
+            count = 0
+            while not stop.is_set():
+                await ask_well(caller)
+                modes.append(one.seen[-1].request.placement.reservation_id and caller.router.admission.mode.value)
+                count += 1
+            return count
+
+        workers = [asyncio.create_task(load()) for _ in range(6)]
+        await until(lambda: len(modes) > 30)
+        assert caller.router.admission.mode is Mode.REDIS
+        own_valkey.kill()
+        await until(lambda: caller.router.admission.mode is Mode.LOCAL)
+        mark = len(modes)
+        await until(lambda: len(modes) > mark + 30)
+        own_valkey.start()
+        await until(lambda: caller.router.admission.mode is Mode.REDIS)
+        mark = len(modes)
+        await until(lambda: len(modes) > mark + 30)
+        stop.set()
+        await asyncio.gather(*workers)
+        assert all(view.ready for view in caller.router.fleet.snapshot().replicas)
+        assert caller.router.server.health.serving
+        await caller.idle()
+
+
+async def test_a_paused_redis_costs_no_more_than_the_reserve_timeout(
+    run_router: RunRouter, own_valkey: RedisServer
+) -> None:
+    async with (
+        CapacityPool(own_valkey.url, "p") as pool,
+        FakeReplica("r0", pool=pool) as one,
+        run_router(one, redis_url=own_valkey.url, pool="p") as caller,
+    ):
+        own_valkey.pause()
+        async with asyncio.timeout(10):
+            await asyncio.gather(*(ask_well(caller) for _ in range(20)))
+        assert caller.router.admission.mode is Mode.LOCAL
+        own_valkey.resume()
+        async with asyncio.timeout(20):
+            while caller.router.admission.mode is Mode.LOCAL:
+                await ask_well(caller)
+
+
+async def test_stale_heartbeats_are_redis_gone_and_not_all_full(
+    run_router: RunRouter, valkey: RedisServer, pool: CapacityPool
+) -> None:
+    async with (
+        FakeReplica("r0", pool=pool) as one,
+        run_router(one, redis_url=valkey.url, pool=pool.keys.pool) as caller,
+    ):
+        await ask_well(caller)
+        await one.silence()
+        async with asyncio.timeout(30):
+            while caller.router.admission.mode is Mode.REDIS:
+                await ask_well(caller)
+        # Also when its record has expired: the address is known, and the replica says that it lives.
+        await until(lambda: no_members(pool))
+        await ask_well(caller)
+
+
+async def no_members(pool: CapacityPool) -> bool:
+    return not await pool.members()
+
+
+async def test_without_redis_at_the_start_static_replicas_serve(run_router: RunRouter, own_valkey: RedisServer) -> None:
+    own_valkey.kill()
+    async with FakeReplica("r0") as one, run_router(one, redis_url=None) as reference:
+        await ask_well(reference)
+    async with (
+        CapacityPool(own_valkey.url, "p") as pool,
+        FakeReplica("r0", pool=pool) as one,
+        run_router(one, redis_url=own_valkey.url, pool="p", replicas=(one.address,)) as caller,
+    ):
+        await ask_well(caller)
+        assert caller.router.admission.mode is Mode.LOCAL
+        own_valkey.start()
+        async with asyncio.timeout(20):
+            while caller.router.admission.mode is Mode.LOCAL:
+                await ask_well(caller)
+
+
+async def test_local_mode_alone_is_never_refused_by_a_ledger(run_router: RunRouter) -> None:
+    async with FakeReplica(capacity=100, pace=0.01) as replica, run_router(replica) as caller:
+        await asyncio.gather(*(ask_well(caller, 20 + i % 7) for i in range(60)))
+        refused = [seen for seen in replica.seen if seen.outcome == "failed"]
+        assert not refused
+        await caller.idle()
