@@ -23,7 +23,8 @@ class Breaker:
 
     The pause doubles with each failed probe from `pause` up to `max_pause` seconds, spread by `dice()` in [0, 1) over
     [0.5, 1) of it, so that routers do not probe together. `allow` is asked before each call and exactly one of
-    `succeeded` and `failed` told after it. A probe whose outcome is never told counts as lost after the pause.
+    `succeeded` and `failed` told after it. While it is not closed only the outcome of a probe counts: calls that left
+    before it opened end later. A probe whose outcome is never told is lost after the pause.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Breaker:
         self._failed = 0
         self._succeeded = 0
         self._open = False
+        self._probing = False
         self._ask_at = 0.0
         self.reason = ""
         """Why it is not closed."""
@@ -63,6 +65,7 @@ class Breaker:
         """Whether to ask. In the half-open state the first caller gets a yes and becomes the probe."""
         state = self.state
         if state is BreakerState.HALF_OPEN:
+            self._probing = True
             self._ask_at = self._clock() + self._spread()
         return state is not BreakerState.OPEN
 
@@ -71,24 +74,26 @@ class Breaker:
         if not self._open:
             self._failed = 0
             return
+        if not self._probing:
+            return
+        self._probing = False
         self._succeeded += 1
         if self._succeeded >= self._successes_to_close:
             self._open = False
             self._failed = self._succeeded = 0
-            self._pause = self._first_pause
             self.reason = ""
         else:
             self._ask_at = self._clock()
 
     def failed(self, reason: str) -> None:
         """A call was not answered."""
-        if self._open:
+        if not self._open:
+            self._failed += 1
+            if self._failed >= self._failures_to_open:
+                self.trip(reason)
+        elif self._probing:
             self._pause = min(2 * self._pause, self._max_pause)
             self._pause_again(reason)
-            return
-        self._failed += 1
-        if self._failed >= self._failures_to_open:
-            self.trip(reason)
 
     def trip(self, reason: str) -> None:
         """Opens at once, for example where Redis answers but knows too few replicas."""
@@ -99,6 +104,7 @@ class Breaker:
 
     def _pause_again(self, reason: str) -> None:
         self.reason = reason
+        self._probing = False
         self._succeeded = 0
         self._ask_at = self._clock() + self._spread()
 

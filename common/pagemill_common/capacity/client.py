@@ -118,9 +118,11 @@ class CapacityPool:
             await self._read_time()
         replies: list[ReserveReply] = []
         for _ in range(2):
-            # Twice the limit: the estimate runs behind by the way back of the reply it comes from. Never beyond ttl: a copy
-            # that arrives after its reservation has expired must not be granted anew.
-            keys, args = wire.encode_reserve(self.keys, requests, self.settings, self._not_after(min(2 * limit, self.settings.ttl)))
+            # Twice the limit: the estimate runs behind by the way back of the reply it comes from. Never beyond ttl: a
+            # copy that arrives after its reservation has expired must not be granted anew.
+            keys, args = wire.encode_reserve(
+                self.keys, requests, self.settings, self._not_after(min(2 * limit, self.settings.ttl))
+            )
             answer = await self._run(self._scripts.reserve, keys, args)
             replies = wire.decode_reserve(answer, requests)
             if not any(isinstance(r, Refused) and r.reason is RefusedReason.LATE for r in replies):

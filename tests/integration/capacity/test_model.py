@@ -78,6 +78,7 @@ class CapacityMachine(RuleBasedStateMachine):
         self.bench = Bench(client, SETTINGS)
         self.model = PoolModel(SETTINGS)
         self.network: list[Call] = []
+        self.delivered: list[Call] = []
         self.replicas: dict[str, Replica] = {}
         self.grants: list[Granted] = []
         self.numbers = 0
@@ -198,6 +199,12 @@ class CapacityMachine(RuleBasedStateMachine):
         at = data.draw(st.integers(0, len(self.network) - 1))
         self.deliver(self.network[at] if twice else self.network.pop(at), reply_lost)
 
+    @precondition(lambda self: self.delivered)
+    @rule(data=st.data())
+    def an_old_call_arrives_again(self, data: st.DataObject) -> None:
+        at = data.draw(st.integers(0, min(len(self.delivered), 8) - 1))
+        self.deliver(self.delivered[-1 - at], reply_lost=True)
+
     @precondition(lambda self: self.network)
     @rule(data=st.data())
     def lose(self, data: st.DataObject) -> None:
@@ -208,9 +215,12 @@ class CapacityMachine(RuleBasedStateMachine):
         self.bench.advance(seconds)
         self.monotonic += seconds
 
-    @rule(seconds=st.sampled_from([-600, 600]))
-    def the_clock_steps(self, seconds: float) -> None:
+    @rule(seconds=st.sampled_from([-600, 600]), beats=st.booleans())
+    def the_clock_steps(self, seconds: float, beats: bool) -> None:
         self.bench.advance(seconds)
+        if beats:
+            for replica in self.replicas.values():
+                self.deliver(self.take_beat(replica), reply_lost=True)
 
     @rule()
     def the_server_restarts_empty(self) -> None:
@@ -220,11 +230,13 @@ class CapacityMachine(RuleBasedStateMachine):
             self.bench.client.delete(*keys)
         self.model = PoolModel(SETTINGS)
         self.network.clear()
+        self.delivered.clear()
 
     @rule()
     def faults_end(self) -> None:
         """Two beats after the last fault Redis says what is true."""
         self.network.clear()
+        self.delivered.clear()
         for _ in range(2):
             for replica in self.replicas.values():
                 self.deliver(self.take_beat(replica), reply_lost=False)
@@ -239,6 +251,7 @@ class CapacityMachine(RuleBasedStateMachine):
     # Delivery, compared with the model.
 
     def deliver(self, call: Call, reply_lost: bool) -> None:
+        self.delivered.append(call)
         if isinstance(call, BeatCall):
             self.deliver_beat(call, reply_lost)
         elif isinstance(call, ReserveCall):
@@ -291,7 +304,7 @@ def test_any_order_of_calls_agrees_with_the_model(server: RedisServer) -> None:
         run_state_machine_as_test(
             lambda: CapacityMachine(client),
             settings=settings(
-                max_examples=30,
+                max_examples=50,
                 stateful_step_count=40,
                 deadline=None,
                 database=None,

@@ -111,6 +111,16 @@ def test_it_can_ask_for_several_good_probes() -> None:
     assert bench.breaker.state is BreakerState.CLOSED
 
 
+def test_calls_that_left_before_it_opened_change_nothing_after(bench: Bench) -> None:
+    bench.fail(3)
+    for _ in range(30):
+        bench.breaker.failed("timeout")
+    bench.breaker.succeeded()
+    assert bench.breaker.state is BreakerState.OPEN
+    bench.now += 0.25
+    assert bench.breaker.state is BreakerState.HALF_OPEN
+
+
 def test_it_can_be_tripped_at_once(bench: Bench) -> None:
     bench.breaker.trip("fewer than half of the replicas are fresh")
     assert not bench.breaker.allow()
