@@ -1,7 +1,7 @@
 """A tokenizer from a Hugging Face folder.
 
-Read are tokenizer.json (the tokenizer), tokenizer_config.json and special_tokens_map.json (which tokens are
-special, whether beginning and end of text are added) and chat_template.jinja or the config's `chat_template`.
+Read are tokenizer.json (the tokenizer), tokenizer_config.json and special_tokens_map.json (which tokens are special)
+and chat_template.jinja or the config's `chat_template`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def bundle_from_folder(folder: Path, eos_token_ids: Sequence[int] = ()) -> model
     backend = _load(description)
     bos, eos = (_text(config.get(name)) for name in ("bos_token", "eos_token"))
     bos_id, eos_id = (None if text is None else backend.token_to_id(text) for text in (bos, eos))
-    add_bos, add_eos = _added(config, backend, bos_id, eos_id)
+    before, after = _added(backend)
     added = backend.get_added_tokens_decoder()
     special = {token.content: index for index, token in added.items() if token.special}
     size = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -48,10 +48,10 @@ def bundle_from_folder(folder: Path, eos_token_ids: Sequence[int] = ()) -> model
         bos_token=bos or "",
         eos_token=eos or "",
         end_of_text_ids=end_of_text_ids([*eos_token_ids, eos_id], special, size),
-        add_bos=add_bos,
-        bos_token_id=bos_id,
-        add_eos=add_eos,
-        eos_token_id=eos_id,
+        add_bos=before is not None,
+        bos_token_id=bos_id if before is None else before,
+        add_eos=after is not None,
+        eos_token_id=eos_id if after is None else after,
     )
 
 
@@ -87,7 +87,8 @@ def _mark_special(description: dict[str, Any], config: Mapping[str, Any]) -> Non
     """Makes the tokens that the config names special in tokenizer.json, as transformers does when it loads both."""
     entries: list[dict[str, Any]] = description.setdefault("added_tokens", [])
     known = {entry["content"]: entry for entry in entries}
-    vocabulary = description.get("model", {}).get("vocab", {})
+    model = description.get("model")
+    vocabulary = model.get("vocab") if isinstance(model, Mapping) else None
     for key, value in (config.get("added_tokens_decoder") or {}).items():
         if value["content"] not in known:
             known[value["content"]] = entry = _entry(int(key), value["content"], value)
@@ -116,20 +117,18 @@ def _load(description: Mapping[str, Any]) -> Tokenizer:
     return backend
 
 
-def _added(config: Mapping[str, Any], backend: Tokenizer, bos_id: int | None, eos_id: int | None) -> tuple[bool, bool]:
-    """Whether beginning and end of text are added: as the config says where it says either, else as tokenizer.json
-    does.
+def _added(backend: Tokenizer) -> tuple[int | None, int | None]:
+    """The ids that tokenizer.json's post-processor puts before and after a text.
+
+    `add_bos_token` of tokenizer_config.json is not read: transformers, too, ignores it beside a tokenizer.json.
     """
-    flags = [config.get(name) for name in ("add_bos_token", "add_eos_token")]
-    if any(flag is not None for flag in flags):
-        return bool(flags[0]) and bos_id is not None, bool(flags[1]) and eos_id is not None
     plain: list[int] = backend.encode("a", add_special_tokens=False).ids
     whole: list[int] = backend.encode("a", add_special_tokens=True).ids
-    for add_bos in (False, True):
-        for add_eos in (False, True):
-            if whole == [*([bos_id] if add_bos else []), *plain, *([eos_id] if add_eos else [])]:
-                return add_bos, add_eos
-    raise TokenizerError("tokenizer.json adds other tokens than beginning and end of text, which is not supported")
+    for before in (0, 1):
+        if whole[before : before + len(plain)] == plain and len(whole) - len(plain) - before in (0, 1):
+            after = whole[before + len(plain) :]
+            return (whole[0] if before else None), (after[0] if after else None)
+    raise TokenizerError("tokenizer.json adds more than one token to an end of a text, which is not supported")
 
 
 def _chat_template(folder: Path, config: Mapping[str, Any]) -> str:
