@@ -11,10 +11,47 @@ from typing import Any, Protocol
 
 from pagemill_common.tokenisation.errors import TemplateError
 
-__all__ = ["Budget", "bounded", "check_arguments", "check_operands", "check_result", "guarded_filter", "tick"]
+__all__ = [
+    "Budget",
+    "bounded",
+    "check_arguments",
+    "check_nest",
+    "check_operands",
+    "check_result",
+    "guarded_filter",
+    "tick",
+]
 
 _MAX_INT_BITS = 10_000
 _WIDE_FORMAT = re.compile(r"\d{5}|\*")
+# Filters that write their value, or what they are given, as text.
+_WRITING_FILTERS = frozenset(
+    [
+        "capitalize",
+        "center",
+        "e",
+        "escape",
+        "forceescape",
+        "format",
+        "indent",
+        "lower",
+        "pprint",
+        "replace",
+        "safe",
+        "string",
+        "striptags",
+        "title",
+        "tojson",
+        "trim",
+        "truncate",
+        "upper",
+        "urlencode",
+        "urlize",
+        "wordcount",
+        "wordwrap",
+        "xmlattr",
+    ]
+)
 _current: ContextVar[Budget] = ContextVar("pagemill_template_budget")
 
 
@@ -58,7 +95,6 @@ class Budget:
 
 
 def _budget() -> Budget | None:
-    # Constant expressions are folded when the template is compiled, outside any rendering.
     return _current.get(None)
 
 
@@ -70,15 +106,24 @@ def tick() -> None:
 
 
 def bounded(value: Any) -> Any:
-    """The value itself, once it is sure that writing it out stays within the budget."""
+    """The value itself, once it is sure that writing it out stays within the budget; its size is counted."""
+    size = check_nest(value)
     budget = _budget()
-    if isinstance(value, str):
-        size = len(value)
-        if budget is not None:
-            budget.write(size)
-        return value
+    if budget is not None:
+        budget.write(size)
+    return value
+
+
+def check_nest(value: Any) -> int:
+    """About how long a value is when written out. A nest that holds itself many times over is short in memory only.
+
+    Raises TemplateError where that is too long.
+    """
+    budget = _budget()
+    if isinstance(value, str) or budget is None:
+        return len(value) if isinstance(value, str) else 0
     size, stack = 0, [value]
-    while stack and budget is not None:
+    while stack:
         item = stack.pop()
         size += len(item) if isinstance(item, Sized) else 1
         budget.check_size(size)
@@ -87,9 +132,7 @@ def bounded(value: Any) -> Any:
             stack.extend(item.values())
         elif isinstance(item, list | tuple | set | frozenset):
             stack.extend(item)
-    if budget is not None:
-        budget.write(size)
-    return value
+    return size
 
 
 def check_operands(operator: str, left: Any, right: Any) -> None:
@@ -107,6 +150,7 @@ def check_operands(operator: str, left: Any, right: Any) -> None:
                 _check_size(len(value) * times)
     elif operator == "%" and isinstance(left, str):
         _check_format(left)
+        check_nest(right)
 
 
 def check_arguments(name: str, receiver: Any, arguments: Iterable[Any]) -> None:
@@ -115,13 +159,14 @@ def check_arguments(name: str, receiver: Any, arguments: Iterable[Any]) -> None:
     arguments = list(arguments)
     if not isinstance(receiver, str):
         return
+    check_nest(arguments)
     if name in ("format", "format_map"):
         _check_format(receiver)
     if name == "replace" and len(arguments) >= 2:
         old, new = str(arguments[0]), str(arguments[1])
         _check_size(len(receiver) + receiver.count(old) * len(new))
     if name == "join" and arguments and isinstance(arguments[0], Sized):
-        _check_size(len(receiver) * len(arguments[0]) + sum(len(str(part)) for part in _parts(arguments[0])))
+        _check_size(len(receiver) * len(arguments[0]) + check_nest(arguments[0]))
     lines = 1 + receiver.count("\n") + receiver.count("\t")
     for argument in arguments:
         if isinstance(argument, int):
@@ -156,6 +201,8 @@ def guarded_filter(name: str, function: _Filter) -> Callable[..., Any]:
             check_arguments("join", str(options[0]) if options else "", [value])
         else:
             check_arguments(name, value, options)
+            if name in _WRITING_FILTERS:
+                check_nest([value, *options])
         return check_result(function(*passed, value, *rest, **kwargs))
 
     return call
@@ -170,7 +217,3 @@ def _check_size(size: int) -> None:
 def _check_format(pattern: str) -> None:
     if _WIDE_FORMAT.search(pattern):
         raise TemplateError("the chat template formats to a very large width")
-
-
-def _parts(value: Sized) -> Iterable[Any]:
-    return value if isinstance(value, Iterable) else ()

@@ -17,6 +17,7 @@ from jinja2.visitor import NodeTransformer
 from pagemill_common.tokenisation.budget import (
     bounded,
     check_arguments,
+    check_nest,
     check_operands,
     check_result,
     guarded_filter,
@@ -99,9 +100,11 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def concatenate(self, values: list[Any]) -> str:
         """The `~` operator."""
         result = ""
-        for value in map(str, values):
-            check_operands("+", result, value)
-            result += value
+        for value in values:
+            check_nest(value)
+            text = str(value)
+            check_operands("+", result, text)
+            result += text
         return result
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
@@ -110,8 +113,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def call(self, context: Context, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         """A call from a template, within the budget."""
-        receiver = getattr(function, "__self__", None)
-        check_arguments(getattr(function, "__name__", ""), receiver, [*args, *kwargs.values()])
+        method = getattr(function, "__wrapped__", function)  # jinja2 wraps the format methods of texts
+        receiver = getattr(method, "__self__", None)
+        check_arguments(getattr(method, "__name__", ""), receiver, [*args, *kwargs.values()])
         return check_result(super().call(context, function, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:

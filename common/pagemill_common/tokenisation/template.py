@@ -4,10 +4,11 @@ A template belongs to the model that the operator chose; what callers send (mess
 keep a faulty template, and input that makes a template work hard, from taking a router down.
 
 What holds: a template reaches no attribute that begins with an underscore and changes no value that it was given;
-rendering ends with a TemplateError soon after `seconds` (checked at every piece of output, turn of a loop, call and
-operator) and before its output passes `output_bytes`; no single operation makes a text or list longer than
-`value_size`, or an integer longer than 10,000 bits. What does not hold: a Python thread cannot be interrupted, so
-one filter over values at the size limits runs to its end.
+rendering ends with a TemplateError soon after `seconds` (looked at with every piece of output, turn of a loop, call,
+filter and operator) and before its output passes `output_bytes`; no single operation makes a text or list longer than
+`value_size`, or an integer of more than 10,000 bits.
+
+What does not hold: a Python thread cannot be interrupted, so one filter or comparison, once begun, runs to its end.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class ChatTemplate:
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = lambda pattern: wall_clock().strftime(pattern)
         try:
-            self._template = environment.from_string(source)
+            with self._budget():  # jinja2 computes constant filters while it compiles
+                self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
             raise TemplateError(f"the chat template does not compile: {_one_line(error)}") from None
 
@@ -93,7 +95,7 @@ class ChatTemplate:
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
         }
-        with Budget(self._limits.seconds, self._limits.value_size, self._monotonic) as budget:
+        with self._budget() as budget:
             try:
                 return self._join(context, budget)
             except TemplateError:
@@ -102,6 +104,9 @@ class ChatTemplate:
                 raise TemplateError("the chat template recurses too deeply") from None
             except Exception as error:  # a template may raise anything that its expressions raise
                 raise TemplateError(f"the chat template refused the chat: {_one_line(error)}") from None
+
+    def _budget(self) -> Budget:
+        return Budget(self._limits.seconds, self._limits.value_size, self._monotonic)
 
     def _join(self, context: dict[str, Any], budget: Budget) -> str:
         parts: list[str] = []

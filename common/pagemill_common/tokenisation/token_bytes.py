@@ -107,8 +107,8 @@ def _sentencepiece(
     order = {"Replace": 0, "ByteFallback": 1, "Fuse": 2, "Strip": 3}
     ranks = [order.get(kind, -1) for kind in kinds]
     once = all(kinds.count(kind) <= 1 for kind in ("ByteFallback", "Fuse", "Strip"))
-    if -1 in ranks or ranks != sorted(ranks) or not once or ("Strip" in kinds and "Fuse" not in kinds):
-        raise TokenizerError(f"a decoder of kind {' + '.join(kinds)} is not supported")
+    if not kinds or -1 in ranks or ranks != sorted(ranks) or not once or ("Strip" in kinds and "Fuse" not in kinds):
+        raise TokenizerError(f"a decoder of kind {' + '.join(kinds) or 'nothing'} is not supported")
     replacements = [_replacement(stage) for stage, kind in zip(stages, kinds, strict=True) if kind == "Replace"]
     fallback = "ByteFallback" in kinds
 
