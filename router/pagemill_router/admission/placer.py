@@ -25,6 +25,7 @@ from pagemill_router.fleet.fleet import Fleet
 from pagemill_router.fleet.link import ReplicaLink
 from pagemill_router.policies.base import Candidate, Policy
 from pagemill_router.pulse import Pulse
+from pagemill_router.relay.failure import undelivered
 from pagemill_router.relay.job import Job
 from pagemill_router.telemetry import RouterTelemetry
 from pagemill_router.waiting.room import QueueFullError, Waiter, WaitingRoom
@@ -84,12 +85,16 @@ class Placer:
         `excluded` replicas have failed it and get no second try; `avoid` ones have just said that they are full, and
         are asked again only after a wait. Raises the StatusError for a full queue or for want of a replica.
         """
-        if not self.room.must_wait(job.model, job.priority):
+        heard, tried = self.room.news_heard, not self.room.must_wait(job.model, job.priority)
+        if tried:
             placed = await self._try(job, excluded, avoid)
             if placed is not None:
                 return placed
         began = self._clock()
-        with self._telemetry.span(names.SPAN_ROUTER_QUEUE), self._line(job) as waiter:
+        with (
+            self._telemetry.span(names.SPAN_ROUTER_QUEUE),
+            self._line(job, eager=not tried or heard != self.room.news_heard) as waiter,
+        ):
             try:
                 while True:
                     await waiter.turn()
@@ -109,9 +114,10 @@ class Placer:
         return candidates
 
     @contextmanager
-    def _line(self, job: Job) -> Iterator[Waiter]:
+    def _line(self, job: Job, *, eager: bool) -> Iterator[Waiter]:
+        left = job.deadline - self._clock()
         try:
-            with self.room.place(job.model, job.priority, job.arrived, job.deadline - self._clock()) as waiter:
+            with self.room.place(job.model, job.priority, job.arrived, left, eager=eager) as waiter:
                 yield waiter
         except QueueFullError as full:
             raise errors.queue_full(full.retry_after, f"no replica has room and {full}") from full
@@ -172,7 +178,7 @@ class Placer:
     def _want(self, job: Job, excluded: frozenset[str]) -> errors.StatusError:
         known = self._fleet.snapshot().of_model(job.model)
         if any(view.ready and view.key in excluded for view in known):
-            return errors.replica_lost([], "every ready replica has failed this call")
+            return undelivered("every ready replica has failed this call")
         if any(view.ready for view in known):
             return errors.no_replica(RETRY_WITHOUT_REPLICA, f"no ready replica can hold {job.total_blocks} blocks")
         standings = ", ".join(f"{view.name}: {view.reason or view.standing.value}" for view in known[:4])

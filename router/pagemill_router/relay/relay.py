@@ -23,7 +23,7 @@ from pagemill_common.telemetry import names
 from pagemill_router.admission.admission import Admission
 from pagemill_router.admission.placer import Placed, Placer
 from pagemill_router.relay.delivered import BrokenStreamError, Delivered
-from pagemill_router.relay.failure import Failure, Verdict, broken
+from pagemill_router.relay.failure import Failure, Verdict, broken, undelivered
 from pagemill_router.relay.job import Job
 from pagemill_router.relay.sink import Sink
 from pagemill_router.relay.upstream import AttemptFailedError, Upstream, open_upstream
@@ -116,7 +116,7 @@ class Relay:
                 reason=failure.reason or failure.message[:200],
             )
             if failures >= self._max_attempts:
-                raise errors.replica_lost([], f"{failures} attempts failed, the last with: {failure.message}")
+                raise undelivered(f"{failures} attempts failed, the last with: {failure.message}")
             excluded |= {placed.grant.candidate.replica.key, key}
             avoid = frozenset()
 
@@ -149,6 +149,10 @@ class Relay:
                     answered = frame is not None
                     await self._stream(job, placed, upstream, frame, sink, outcome)
             except AttemptFailedError as failed:
+                if outcome.delivered.complete:
+                    # The whole answer is out: how the stream was torn down after it is no matter of the caller's.
+                    self._telemetry.attempted("ok")
+                    return None
                 span.set_attribute(names.ATTR_OUTCOME, failed.failure.verdict.value)
                 return failed.failure
             except BrokenStreamError as error:

@@ -52,12 +52,13 @@ class Lane:
         """How many wait that one who comes now with this priority would stand behind."""
         return sum(1 for ticket in self._tickets if ticket.rank[0] <= -priority)
 
-    def join(self, ticket: Ticket) -> None:
-        """Stands in line."""
+    def join(self, ticket: Ticket, *, eager: bool) -> None:
+        """Stands in line; `eager` where it should try as soon as it is first."""
         if not self._tickets:
             self.pace.begin(self._clock())
         bisect.insort(self._tickets, ticket)
-        self._tickets[0].woken.set()
+        if eager:
+            ticket.woken.set()
 
     def leave(self, ticket: Ticket) -> None:
         """Leaves the line from any place; the first of those left may try at once."""
@@ -72,8 +73,10 @@ class Lane:
     async def turn(self, ticket: Ticket) -> None:
         """Returns when the ticket is first and has reason to try."""
         while True:
+            # Only the first has a pause to end: the others sleep until they are first.
+            pause = self._pause * self._rng.uniform(0.5, 1.5) if self._tickets[0] is ticket else None
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._pause * self._rng.uniform(0.5, 1.5)):
+                async with asyncio.timeout(pause):
                     await ticket.woken.wait()
             ticket.woken.clear()
             if self._tickets[0] is ticket:
@@ -91,6 +94,8 @@ class WaitingRoom:
         self._lanes: dict[str, Lane] = {}
         self._order = itertools.count()
         self.length = 0
+        self.news_heard = 0
+        """How often there has been news: whoever tries first and waits then can tell whether it has missed any."""
 
     def must_wait(self, model: str, priority: int) -> bool:
         """Somebody waits for this model who goes first."""
@@ -99,6 +104,7 @@ class WaitingRoom:
 
     def news(self, model: str | None = None) -> None:
         """There may be room for this model, or for any."""
+        self.news_heard += 1
         for name, lane in self._lanes.items():
             if model is None or name == model:
                 lane.news()
@@ -109,10 +115,13 @@ class WaitingRoom:
         return Pace().wait(1, 0.0) if lane is None else lane.pace.wait(lane.ahead_of(priority) + 1, self._clock())
 
     @contextmanager
-    def place(self, model: str, priority: int, arrived: float, time_left: float | None) -> Iterator[Waiter]:
+    def place(
+        self, model: str, priority: int, arrived: float, time_left: float | None, *, eager: bool = True
+    ) -> Iterator[Waiter]:
         """A place in line until the block is left; QueueFullError where there is none or it would be in vain.
 
-        The place goes by `arrived`, so that a call whose replica turned out to be full is not sent to the end.
+        The place goes by `arrived`, so that a call whose replica turned out to be full is not sent to the end. One that
+        is not `eager` has tried in vain and waits for news or the pause also where it is first.
         """
         lane = self._lanes.get(model) or Lane(self._clock, self._rng, self._retry_pause)
         position = lane.ahead_of(priority) + 1
@@ -123,7 +132,7 @@ class WaitingRoom:
             raise QueueFullError(wait, f"the wait is about {wait:.1f} s, longer than the time left")
         self._lanes[model] = lane
         ticket = Ticket((-priority, arrived, next(self._order)))
-        lane.join(ticket)
+        lane.join(ticket, eager=eager)
         self.length += 1
         waiter = Waiter(lane, ticket)
         try:

@@ -92,9 +92,13 @@ async def test_a_second_sigterm_ends_at_once(tmp_path: Path) -> None:
             router.process.send_signal(signal.SIGTERM)
             assert await asyncio.wait_for(router.process.wait(), 20) == 0
             with pytest.raises(grpc.aio.AioRpcError):
-                while await streaming.read() is not grpc.aio.EOF:
-                    pass
+                await read_to_the_end(streaming)
         await until(lambda: replica.seen[0].outcome == "cancelled")
+
+
+async def read_to_the_end(call: Any) -> None:
+    while await call.read() is not grpc.aio.EOF:
+        pass
 
 
 async def test_a_finished_call_is_one_log_line_and_counts_in_the_metrics(tmp_path: Path) -> None:

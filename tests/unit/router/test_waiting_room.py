@@ -105,6 +105,37 @@ async def test_the_first_tries_again_after_a_pause_without_news() -> None:
     assert crowd.served == ["a"]
 
 
+async def test_one_who_has_tried_waits_for_news_or_the_pause() -> None:
+    room, _ = make_room()
+    tried: list[int] = []
+
+    async def wait() -> None:
+        with room.place("m", 0, 0.0, None, eager=False) as waiter:
+            await waiter.turn()
+            tried.append(room.news_heard)
+
+    task = asyncio.create_task(wait())
+    await settle()
+    assert not tried
+    room.news("other")
+    await settle()
+    assert not tried
+    room.news("m")
+    await task
+    assert tried == [2]
+
+
+async def test_a_newcomer_who_is_more_urgent_gets_the_news() -> None:
+    room, _ = make_room()
+    crowd = Crowd(room)
+    await crowd.come("a")
+    await crowd.come("urgent", priority=1)
+    await crowd.room_for(1)
+    assert crowd.served == ["urgent"]
+    await crowd.room_for(1)
+    assert crowd.served == ["urgent", "a"]
+
+
 async def test_a_cancelled_first_hands_its_turn_on() -> None:
     room, _ = make_room()
     crowd = Crowd(room)
