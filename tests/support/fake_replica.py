@@ -150,6 +150,8 @@ class FakeReplica(generation_pb2_grpc.GenerationServiceServicer, replica_pb2_grp
         self.seen: list[Seen] = []
         self.most_committed = 0
         self.draining = False
+        self.blind = False
+        """It notes no reservation: to Redis and routers it is as if the request had never reached it."""
         self.mute = False
         """It says nothing more on its state streams, which stay open."""
         self.ready = True
@@ -256,7 +258,7 @@ class FakeReplica(generation_pb2_grpc.GenerationServiceServicer, replica_pb2_grp
         self.most_committed = max(self.most_committed, self.committed)
 
     def _see(self, reservation_id: str) -> None:
-        if reservation_id:
+        if reservation_id and not self.blind:
             self._seen_ids[reservation_id] = None
             for queue in self._watchers:
                 queue.put_nowait([reservation_id])

@@ -158,8 +158,8 @@ async def test_without_redis_at_the_start_static_replicas_serve(run_router: RunR
 
 
 async def test_local_mode_alone_is_never_refused_by_a_ledger(run_router: RunRouter) -> None:
-    async with FakeReplica(capacity=100, pace=0.01) as replica, run_router(replica) as caller:
-        await asyncio.gather(*(ask_well(caller, 20 + i % 7) for i in range(60)))
+    async with FakeReplica(capacity=100, pace=0.002) as replica, run_router(replica) as caller:
+        await asyncio.gather(*(ask_well(caller, 100 + i % 7) for i in range(60)))
         refused = [seen for seen in replica.seen if seen.outcome == "failed"]
         assert not refused
         await caller.idle()

@@ -14,12 +14,16 @@ from pagemill_router.admission.types import Mode
 from support.fake_replica import FakeReplica, silent, text_of, until
 
 
-async def pending_blocks(valkey: RedisServer, pool: CapacityPool, replica: FakeReplica) -> int:
-    client = redis.asyncio.Redis.from_url(valkey.url)
-    try:
+async def pending_of(valkey: RedisServer, pool: CapacityPool, replica: FakeReplica) -> int:
+    """Reservations that stand on the replica, expired ones included."""
+    async with redis.asyncio.Redis.from_url(valkey.url) as client:
         return int(await client.hlen(pool.keys.pending(f"{replica.name}:{replica.epoch}")))  # type: ignore[misc]
-    finally:
-        await client.aclose()
+
+
+async def released(valkey: RedisServer, pool: CapacityPool, reservation_id: str) -> bool:
+    """It was given back: an id that has merely expired leaves nothing behind."""
+    async with redis.asyncio.Redis.from_url(valkey.url) as client:
+        return bool(await client.get(pool.keys.reservation(reservation_id)) == b"seen")
 
 
 async def test_while_it_waits_for_room(run_router: RunRouter) -> None:
@@ -44,18 +48,22 @@ async def test_while_the_replica_has_not_answered(
         FakeReplica(pool=pool, script=silent()) as replica,
         run_router(replica, redis_url=valkey.url, pool=pool.keys.pool) as caller,
     ):
+        # Nobody but the router can give this reservation back.
+        replica.blind = True
         call = caller.generation.Generate(question())
         reading = asyncio.ensure_future(call.read())
         await until(lambda: replica.live == 1)
+        assert await pending_of(valkey, pool, replica) == 1
         call.cancel()
         await asyncio.wait({reading})
         await until(lambda: replica.seen[0].outcome == "cancelled")
         await caller.idle()
-        await until(lambda: gone(valkey, pool, replica))
+        assert await released(valkey, pool, replica.seen[0].request.placement.reservation_id)
+        assert await gone(valkey, pool, replica)
 
 
 async def gone(valkey: RedisServer, pool: CapacityPool, replica: FakeReplica) -> bool:
-    return await pending_blocks(valkey, pool, replica) == 0
+    return await pending_of(valkey, pool, replica) == 0
 
 
 async def test_while_it_streams(run_router: RunRouter) -> None:
