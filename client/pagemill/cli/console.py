@@ -14,8 +14,11 @@ from rich.markup import escape
 
 
 def out() -> Console:
-    """Standard output, with colour only on a terminal."""
-    return Console(highlight=False)
+    """Standard output, with colour only on a terminal; elsewhere lines are as long as they need."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 1000
+    return console
 
 
 def err() -> Console:

@@ -75,20 +75,9 @@ def replicas(target: o.Target = None, json: o.Json = False) -> None:
         for replica in found.replicas:
             print_json(replica)
         return
-    table = Table(
-        "NAME",
-        "STANDING",
-        "ADDRESS",
-        "MODEL",
-        "KV USED",
-        "COMMITTED",
-        "RUN",
-        "WAIT",
-        "TOKENS/S",
-        "PIDS",
-        box=None,
-        pad_edge=False,
-    )
+    table = Table(box=None, pad_edge=False)
+    for heading in ("NAME", "STANDING", "ADDRESS", "MODEL", "KV USED", "COMMIT", "RUN", "WAIT", "TOK/S"):
+        table.add_column(heading, no_wrap=heading in ("NAME", "ADDRESS", "KV USED"))
     for replica in found.replicas:
         table.add_row(*_replica_row(replica))
     out().print(table)
@@ -126,7 +115,7 @@ def _replica_row(replica: admin_pb2.ReplicaStatus) -> tuple[str, ...]:
     capacity = state.capacity_blocks
     return (
         state.name or "?",
-        f"{standing}: {replica.reason}" if replica.reason else standing,
+        replica.reason if standing in replica.reason else f"{standing}: {replica.reason}".removesuffix(": "),
         replica.address,
         state.model.name or "?",
         f"{state.used_blocks}/{capacity}",
@@ -134,5 +123,4 @@ def _replica_row(replica: admin_pb2.ReplicaStatus) -> tuple[str, ...]:
         str(state.running),
         str(state.waiting),
         f"{state.tokens_per_second:.1f}",
-        f"{state.front_pid} {state.engine_pid}",
     )

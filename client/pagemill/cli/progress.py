@@ -52,4 +52,5 @@ class StartProgress:
         if name not in self._tasks:
             self._tasks[name] = self._bars.add_task("", name=name, stage=stage, total=1.0)
         fraction = 1.0 if status.ready else min(0.99, max(0.0, status.fraction))
-        self._bars.update(self._tasks[name], completed=fraction, stage=stage)
+        # A stage that cannot say how far it is moves the bar to and fro.
+        self._bars.update(self._tasks[name], completed=fraction, total=1.0 if fraction else None, stage=stage)

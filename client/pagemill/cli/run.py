@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 DEFAULT_PROMPT = "Why is the sky blue?"
 DEFAULT_MAX_TOKENS = 200
+DEFAULT_TEMPERATURE = 0.2
+"""Small models ramble at 1, which is what an unset temperature means for a file without generation defaults."""
 
 _SERVICES = ("pagemill-client", "pagemill-router", "pagemill-replica", "pagemill-engine")
 
@@ -34,7 +36,7 @@ def run(
     model: s.ModelPath = s.DEFAULT,
     system: o.System = None,
     max_tokens: o.MaxTokens = DEFAULT_MAX_TOKENS,
-    temperature: o.Temperature = None,
+    temperature: o.Temperature = DEFAULT_TEMPERATURE,
     seed: o.Seed = None,
     replicas: Annotated[int, typer.Option("--replicas", min=1, max=64, help="How many replicas.")] = 1,
     redis_url: s.RedisUrl = None,

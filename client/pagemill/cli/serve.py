@@ -109,10 +109,8 @@ def _announce(stack: LocalStack, model: str, *, as_json: bool) -> None:
     ):
         console.print(f"       {name} at {address}", soft_wrap=True)
     console.print(f"       redis at {stack.redis_url}, logs in {stack.folder}", soft_wrap=True)
-    if target == DEFAULT_TARGET:
+    if DEFAULT_TARGET in routers:
         console.print("try    pagemill chat", soft_wrap=True)
-    else:
-        console.print(
-            f"try    pagemill chat --target {target}    or    export PAGEMILL_TARGET={target}", soft_wrap=True
-        )
+    if routers != [DEFAULT_TARGET]:
+        console.print(f"       export PAGEMILL_TARGET={target}", soft_wrap=True)
     note("Ctrl-C stops everything.")
