@@ -10,6 +10,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pagemill.reasons import ERROR_DOMAIN, Reason
 from pagemill.v1 import internal_pb2
 from pagemill_common import errors

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, SpanContext
+
 from pagemill_common import logs
 
 

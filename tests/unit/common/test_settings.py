@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
 from pagemill_common.settings import (
     Address,
     AddressList,
@@ -16,8 +19,6 @@ from pagemill_common.settings import (
     parse_duration,
     parse_size,
 )
-from pydantic import Field
-from pydantic_settings import SettingsConfigDict
 
 
 class Tier(Settings):
