@@ -39,6 +39,11 @@ class PoolModel:
     def pending(self, replica: str, now: int) -> int:
         return sum(need for expiry, need in self.entries.get(replica, {}).values() if self.live(expiry, now))
 
+    def reap(self, replica: str, now: int) -> None:
+        """What is dead when a script reads it is gone, also for a clock that is set back later."""
+        entries = self.entries.get(replica, {})
+        self.entries[replica] = {i: entry for i, entry in entries.items() if self.live(entry[0], now)}
+
     def standing(self, replica: str, now: int) -> str:
         record = self.records.get(replica)
         if record is None:
@@ -57,6 +62,7 @@ class PoolModel:
         for seen in beat.seen:
             self.entries.get(beat.key, {}).pop(seen, None)
             self.answers[seen] = None
+        self.reap(beat.key, now)
         return "ok"
 
     def release(self, reservation_id: str, replicas: Sequence[str]) -> None:
@@ -65,6 +71,9 @@ class PoolModel:
         self.answers[reservation_id] = None
 
     def reserve(self, requests: Sequence[Reserve], not_after: int, now: int) -> list[Outcome]:
+        for request in requests:
+            for candidate in request.candidates:
+                self.reap(candidate.replica, now)
         return [self._reserve_one(r, not_after, now) for r in requests]
 
     def _reserve_one(self, request: Reserve, not_after: int, now: int) -> Outcome:

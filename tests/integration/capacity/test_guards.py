@@ -229,7 +229,7 @@ def members_of_one_batch_see_each_other(bench: Bench) -> None:
 
 @guard(
     "reserve",
-    "redis.call('HSET', fit.replica.pending_key, member.id, string.format('%.0f %.0f', expires, fit.need))",
+    "redis.call('HSET', fit.replica.pending_key, member.id, entry_of(expires, fit.need))",
     "",
 )
 def a_grant_is_written(bench: Bench) -> None:
@@ -248,7 +248,7 @@ def a_priority_class_stays_below_its_ceiling(bench: Bench) -> None:
     bench.granted(ask("high", ("r1", 20), priority=10))
 
 
-@guard("common", "if is_live(tonumber(string.sub(value, 1, space - 1)), now, max_ttl) then", "if true then")
+@guard("common", "    if is_entry_live(entry, now, max_ttl) then", "    if true then")
 def reservations_expire(bench: Bench) -> None:
     bench.beat()
     bench.granted(ask("a", ("r1", 100)))
@@ -287,7 +287,7 @@ def expired_entries_are_removed(bench: Bench) -> None:
     assert bench.client.hlen(bench.keys.pending("r1:e")) == 0
 
 
-@guard("common", "elseif #dead < reap then", "else")
+@guard("common", "#dead < limit and", "")
 def few_expired_entries_are_removed_at_a_time_and_none_counts(bench: Bench) -> None:
     bench.use(reap_limit=8)
     bench.beat()

@@ -149,7 +149,7 @@ end
 local function grant(member, fit, reservation_key)
   local figures, expires = fit.replica.figures, now + ask.ttl
   redis.call('SET', reservation_key, string.format('%.0f %.0f %s', expires, fit.need, figures.replica), 'PX', ask.ttl)
-  redis.call('HSET', fit.replica.pending_key, member.id, string.format('%.0f %.0f', expires, fit.need))
+  redis.call('HSET', fit.replica.pending_key, member.id, entry_of(expires, fit.need))
   redis.call('PEXPIRE', fit.replica.pending_key, 2 * ask.max_ttl)
   figures.pending = figures.pending + fit.need
   if member.hold ~= '' then
