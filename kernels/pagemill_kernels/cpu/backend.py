@@ -12,11 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pagemill_kernels import reference
-from pagemill_kernels.cpu import attention, elementwise, linear
+from pagemill_kernels.cpu import attention, elementwise, linear, sampling
 from pagemill_kernels.cpu.storage import padded, use_openmp
 from pagemill_kernels.registry import implement
-from pagemill_kernels.types import Backend, KvCache, KvLayout, PackedWeight, SamplingBatch
+from pagemill_kernels.types import Backend, KvCache, KvLayout, PackedWeight
 
 
 class CpuBackend:
@@ -76,5 +75,5 @@ implement("add_rms_norm", elementwise.add_rms_norm, "CPU")
 implement("silu_mul", elementwise.silu_mul, "CPU")
 implement("rope_write_kv", elementwise.rope_write_kv, "CPU")
 implement("paged_attention", attention.paged_attention, "CPU")
-implement("sample", lambda logits, *fields: reference.sample(logits, SamplingBatch(*fields)), "CPU")
+implement("sample", sampling.sample, "CPU")
 implement("embedding", lambda ids, weight: F.embedding(ids, weight), "CPU")

@@ -218,6 +218,12 @@ def vmax(_typing: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
+def vmin(_typing: Any, a: Any, b: Any) -> Any:
+    """Lane-wise minimum; of a NaN and a number, b."""
+    return _define(VEC16, VEC16, VEC16)(lambda builder, x, y: builder.select(builder.fcmp_ordered("<", x, y), x, y))
+
+
+@intrinsic
 def vfma(_typing: Any, a: Any, b: Any, c: Any) -> Any:
     """Lane-wise a * b + c, fused where the processor can: the same choice in every kernel of one machine."""
 
@@ -317,6 +323,18 @@ def vexp(_typing: Any, value: Any) -> Any:
 def exp1(value):
     """Gives exp of one float32, the same bits as a lane of `vexp`."""
     return vpeak(vexp(vsplat(value)))
+
+
+@intrinsic
+def bits_of(_typing: Any, value: Any) -> Any:
+    """The bit pattern of a float32, as int32."""
+    return _define(types.int32, types.float32)(lambda builder, x: builder.bitcast(x, _I32))
+
+
+@intrinsic
+def float_of(_typing: Any, bits: Any) -> Any:
+    """The float32 whose bit pattern is the low half of an int64."""
+    return _define(types.float32, types.int64)(lambda builder, x: builder.bitcast(builder.trunc(x, _I32), _F32))
 
 
 @intrinsic

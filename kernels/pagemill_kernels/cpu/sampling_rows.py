@@ -1,0 +1,273 @@
+"""The sampler's row in numba: `ops.sample` states the order and the ties."""
+
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pagemill_kernels.cpu.jit import carray, float32, int64, njit, prange
+from pagemill_kernels.cpu.noise import draw_words, fill_words, gumbel
+from pagemill_kernels.cpu.selection import fill_masses, keep_min_p, keep_top_k, keep_top_p
+from pagemill_kernels.cpu.vector import (
+    load,
+    pointer,
+    take_next,
+    vdiv,
+    vload,
+    vmax,
+    vmin,
+    vpeak,
+    vsplat,
+    vstore,
+    vsub,
+)
+
+LANES = 16
+F32 = np.float32(0)
+ZERO = np.float32(0)
+ONE = np.float32(1)
+NEGATIVE = np.float32(-np.inf)
+LARGEST = np.float32(np.finfo(np.float32).max)
+NEGLIGIBLE = np.float32(-32)
+"""Scaled logits below this hold less mass, all ids together, than the last bit of a top_p below 1."""
+GROUPS = 256
+"""Groups of four ids whose random words are made at a time."""
+_WORDS = 1 << 32
+_WORD_UNIT = np.float32(2.0**-32)
+SERIAL_WORK = 65_536
+"""Logits in all below which starting threads costs more than it saves."""
+
+
+@njit(cache=True)
+def _clean(value):
+    """NaN as -inf, +inf as the largest float."""
+    return min(value, LARGEST) if value == value else NEGATIVE
+
+
+@njit(cache=True)
+def _read_logits(logits, vocab, item, out, tag):
+    full = vocab // LANES * LANES
+    at = out.ctypes.data
+    for i in range(0, full, LANES):
+        value = vmax(vload(logits + i * item, tag), vsplat(NEGATIVE))
+        vstore(at + i * 4, vmin(value, vsplat(LARGEST)), F32)
+    for i in range(full, vocab):
+        out[i] = _clean(load(logits + i * item, tag))
+    out[vocab:] = NEGATIVE
+
+
+@njit(cache=True)
+def _apply_bias(values, ids, amounts):
+    for i in range(len(ids)):
+        values[ids[i]] = _clean(values[ids[i]] + amounts[i])
+
+
+@njit(cache=True)
+def _apply_penalties(values, ids, counts, repetition, frequency, presence):
+    for i in range(len(ids)):
+        value = values[ids[i]]
+        value = value / repetition if value > ZERO else value * repetition
+        value = value - frequency * float32(counts[i])
+        if counts[i] > 0:
+            value = value - presence
+        values[ids[i]] = _clean(value)
+
+
+@njit(cache=True)
+def _largest(values, size):
+    """(largest value, lowest id that has it); size is a whole number of vectors, -inf past the vocabulary."""
+    at = values.ctypes.data
+    top = vsplat(NEGATIVE)
+    for i in range(0, size, LANES):
+        top = vmax(vload(at + i * 4, F32), top)
+    peak = vpeak(top)
+    for i in range(size):
+        if values[i] == peak:
+            return peak, int64(i)
+    return peak, int64(0)
+
+
+@njit(cache=True)
+def _lowest_allowed(vocab, bias_ids, bias_values):
+    """The lowest id that no bias of -inf bans, or 0."""
+    banned = np.zeros(vocab, np.bool_)
+    for i in range(len(bias_ids)):
+        if bias_values[i] == NEGATIVE:
+            banned[bias_ids[i]] = True
+    for i in range(vocab):
+        if not banned[i]:
+            return int64(i)
+    return int64(0)
+
+
+@njit(cache=True)
+def _scale(values, size, top, temperature):
+    at = values.ctypes.data
+    for i in range(0, size, LANES):
+        vstore(at + i * 4, vdiv(vsub(vload(at + i * 4, F32), vsplat(top)), vsplat(temperature)), F32)
+
+
+@njit(cache=True)
+def _noise_of(token, seed, position, choice):
+    words = draw_words(seed, position, token >> 2, choice)
+    return gumbel(words[token & 3])
+
+
+@njit(cache=True)
+def _may_win(word, mass, limit):
+    """Whether noise of this word could lift a candidate of this mass = exp(scaled) to the best score.
+
+    Noise is at least t only where -log(u) <= exp(-t), and 1 - u <= -log(u): so 1 - u <= mass * exp(-best) is needed.
+    It spares almost every candidate the two logarithms.
+    """
+    return float32(_WORDS - int64(word)) * _WORD_UNIT <= mass * limit
+
+
+@njit(cache=True)
+def _limit(best):
+    """The exp(-best), with a margin for rounding and for the half word that separates u from its word."""
+    return float32(math.exp(-best) * 1.001)
+
+
+@njit(cache=True)
+def _draw_listed(ids, scaled, count, seed, position, choice):
+    """The candidate of the largest scaled logit + noise; ids rise, so that the first of equals is the lowest."""
+    best = NEGATIVE
+    winner = ids[0]
+    group = int64(-1)
+    words = draw_words(seed, position, int64(0), choice)
+    for i in range(count):
+        token = int64(ids[i])
+        if token >> 2 != group:
+            group = token >> 2
+            words = draw_words(seed, position, group, choice)
+        score = scaled[i] + gumbel(words[token & 3])
+        if score > best:
+            best = score
+            winner = ids[i]
+    return int64(winner)
+
+
+@njit(cache=True)
+def _draw_any(values, vocab, first, floor, seed, position, choice, masses):
+    """The same over the whole vocabulary; `first` has the largest logit, below the floor nothing is drawn."""
+    fill_masses(values, vocab, masses)
+    words = np.empty((4, GROUPS), np.uint32)
+    best = _noise_of(first, seed, position, choice)
+    winner = first
+    limit = _limit(best)
+    for start in range(0, vocab, 4 * GROUPS):
+        size = min(4 * GROUPS, vocab - start)
+        fill_words(seed, position, start >> 2, (size + 3) >> 2, choice, words)
+        for i in range(size):
+            token = start + i
+            word = words[i & 3, i >> 2]
+            if not _may_win(word, masses[token], limit) or values[token] < floor:
+                continue
+            score = values[token] + gumbel(word)
+            if score > best or (score == best and token < winner):
+                best = score
+                winner = int64(token)
+                limit = _limit(best)
+    return winner
+
+
+@njit(cache=True)
+def _candidates(values, vocab, floor, ids, scaled):
+    """Lists the ids whose scaled logit is above the floor."""
+    count = 0
+    for i in range(vocab):
+        ids[count] = i
+        scaled[count] = values[i]
+        count += int64(values[i] > floor)
+    return count
+
+
+@njit(cache=True)
+def _sample_row(values, vocab, temperature, top_k, top_p, min_p, seed, position, choice, ids, scaled, masses):
+    """Draws from edited logits, not all of them -inf; `values` is overwritten."""
+    size = len(values)
+    peak, first = _largest(values, size)
+    if not temperature > ZERO:
+        return first
+    _scale(values, size, peak, temperature)
+    limited = 0 < top_k < vocab
+    if not limited and not top_p < ONE:
+        floor = math.log(min_p) if min_p > ZERO else -math.inf
+        return _draw_any(values, vocab, first, floor, seed, position, choice, masses)
+    count = _candidates(values, vocab, NEGATIVE if limited else NEGLIGIBLE, ids, scaled)
+    if limited:
+        count = keep_top_k(ids, scaled, count, int64(top_k))
+    if top_p < ONE:
+        count = keep_top_p(ids, scaled, masses, count, float(top_p))
+    if min_p > ZERO:
+        count = keep_min_p(ids, scaled, count, float(min_p))
+    return _draw_listed(ids, scaled, count, seed, position, choice)
+
+
+@njit(cache=True)
+def _share(logits, row_bytes, rows, vocab, item, floats, ints, longs, lists, out, counter, tag):
+    """One thread's share of the rows."""
+    temperature, top_p, min_p, repetition, frequency, presence = floats
+    top_k, choice = ints
+    seeds, positions = longs
+    bias_offsets, bias_ids, bias_values, history_offsets, history_ids, history_counts = lists
+    size = -(-vocab // LANES) * LANES
+    values = np.empty(size, np.float32)
+    scaled = np.empty(size, np.float32)
+    masses = np.empty(size, np.float32)
+    ids = np.empty(size, np.int32)
+    while True:
+        row = take_next(counter.ctypes.data)
+        if row >= rows:
+            return
+        _read_logits(logits + row * row_bytes, vocab, item, values, tag)
+        low, high = bias_offsets[row], bias_offsets[row + 1]
+        _apply_bias(values, bias_ids[low:high], bias_values[low:high])
+        first, last = history_offsets[row], history_offsets[row + 1]
+        _apply_penalties(
+            values, history_ids[first:last], history_counts[first:last], repetition[row], frequency[row], presence[row]
+        )  # fmt: skip
+        if _largest(values, size)[0] == NEGATIVE:
+            out[row] = _lowest_allowed(vocab, bias_ids[low:high], bias_values[low:high])
+            continue
+        out[row] = _sample_row(
+            values, vocab, temperature[row], top_k[row], top_p[row], min_p[row], seeds[row], positions[row],
+            int64(choice[row]), ids, scaled, masses,
+        )  # fmt: skip
+
+
+@njit(parallel=True, cache=True)
+def sample_rows(
+    logits, row_bytes, rows, vocab, item, temperature, top_k, top_p, min_p, repetition, frequency, presence, seeds,
+    positions, choice, bias_offsets, bias_ids, bias_values, biases, history_offsets, history_ids, history_counts,
+    histories, out, workers, tag,
+):  # fmt: skip
+    """One id per row; every argument from `temperature` on is an address, but the lengths of the lists."""
+    floats = (
+        carray(pointer(temperature), (rows,), np.float32),
+        carray(pointer(top_p), (rows,), np.float32),
+        carray(pointer(min_p), (rows,), np.float32),
+        carray(pointer(repetition), (rows,), np.float32),
+        carray(pointer(frequency), (rows,), np.float32),
+        carray(pointer(presence), (rows,), np.float32),
+    )
+    ints = (carray(pointer(top_k), (rows,), np.int32), carray(pointer(choice), (rows,), np.int32))
+    longs = (carray(pointer(seeds), (rows,), np.int64), carray(pointer(positions), (rows,), np.int64))
+    lists = (
+        carray(pointer(bias_offsets), (rows + 1,), np.int32),
+        carray(pointer(bias_ids), (biases,), np.int32),
+        carray(pointer(bias_values), (biases,), np.float32),
+        carray(pointer(history_offsets), (rows + 1,), np.int32),
+        carray(pointer(history_ids), (histories,), np.int32),
+        carray(pointer(history_counts), (histories,), np.int32),
+    )
+    drawn = carray(pointer(out), (rows,), np.int64)
+    counter = np.zeros(1, np.int64)
+    if workers == 1 or rows == 1 or rows * vocab < SERIAL_WORK:
+        _share(logits, row_bytes, rows, vocab, item, floats, ints, longs, lists, drawn, counter, tag)
+    else:
+        for _worker in prange(min(workers, rows)):
+            _share(logits, row_bytes, rows, vocab, item, floats, ints, longs, lists, drawn, counter, tag)
