@@ -61,10 +61,14 @@ def running(spec: StackSpec) -> Iterator[LocalStack]:
     """A started stack; ended when left, by whatever: an error, Ctrl-C, SIGTERM or a closed terminal."""
     with terminate_as_interrupt():
         progress = StartProgress(err())
-        with LocalStack(spec, progress) as stack:
+        stack = LocalStack(spec, progress)
+        try:
             with progress:
                 stack.start()
             yield stack
+        finally:
+            with err().status("stopping"):
+                stack.stop()
 
 
 @contextlib.contextmanager
