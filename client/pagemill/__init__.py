@@ -9,7 +9,8 @@ for chunk in client.generate("Once upon a time", max_tokens=64):
 ```
 """
 
-from pagemill.aio import AsyncClient, AsyncGenerateStream
+from pagemill.aio import AsyncClient
+from pagemill.aio_stream import AsyncGenerateStream
 from pagemill.answer import Answer, Choice, Chunk, Finished, FinishReason, Started, Timing, Usage
 from pagemill.client import Client
 from pagemill.errors import (
@@ -32,8 +33,8 @@ from pagemill.errors import (
     Unavailable,
     Violation,
 )
+from pagemill.options import ChatTurn, GenerateOptions
 from pagemill.reasons import Reason
-from pagemill.request import ChatTurn, GenerateOptions
 from pagemill.stream import GenerateStream
 
 __all__ = [

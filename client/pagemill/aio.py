@@ -5,104 +5,25 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 import grpc
 import grpc.aio
 
-from pagemill.answer import Answer, Chunk, answer_from
+from pagemill.aio_stream import AsyncGenerateStream, error_from_aio
+from pagemill.answer import Answer, answer_from
 from pagemill.channel import DEADLINE_MARGIN, channel_options, grpc_deadline, resolve_target
 from pagemill.client import Metadata, user_agent, with_default_timeout
 from pagemill.errors import PagemillError
-from pagemill.request import ChatTurn, GenerateOptions, build_request, build_tokenize, check_timeout
-from pagemill.status import error_from_status
-from pagemill.stream import AnswerView, with_target
-from pagemill.tracing import CallSpan, start_span
+from pagemill.options import ChatTurn, GenerateOptions
+from pagemill.request import build_request, build_tokenize, check_timeout
+from pagemill.tracing import start_span
 from pagemill.v1 import admin_pb2, admin_pb2_grpc, generation_pb2, generation_pb2_grpc, model_pb2
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
-
-
-class AsyncGenerateStream(AnswerView, AsyncIterator[Chunk]):
-    """An answer under way: iterate over its chunks, once, from one task.
-
-    Leaving an `async with` block, `aclose()`, dropping the stream, or cancelling the task that waits for a chunk
-    cancels the call on the server. After `cancel()` the iteration ends without an error.
-    """
-
-    def __init__(
-        self,
-        call: grpc.aio.UnaryStreamCall[generation_pb2.GenerateRequest, generation_pb2.GenerateResponse],
-        span: CallSpan,
-        target: str,
-    ) -> None:
-        super().__init__(span)
-        self._call = call
-        self._messages = call.__aiter__()
-        self._target = target
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        """The next chunk. Raises PagemillError for whatever status ends the stream."""
-        while not self._done:
-            try:
-                message = await anext(self._messages)
-            except StopAsyncIteration:
-                self._end_well()
-                break
-            except grpc.aio.AioRpcError as error:
-                if self._cancelled:
-                    self._end()
-                    break
-                known = error_from_aio(error, self._target)
-                self._end(known)
-                raise known from None
-            except asyncio.CancelledError:
-                # gRPC raises this for its own cancelled calls too; a cancelled task must stay cancelled.
-                if self._cancelled and not _task_is_cancelling():
-                    self._end()
-                    break
-                self.cancel()
-                self._end()
-                raise
-            chunk = self._take(message)
-            if chunk is not None:
-                return chunk
-        raise StopAsyncIteration
-
-    def cancel(self) -> None:
-        """Cancels the answer; what has arrived stays readable here. Does nothing once it has ended."""
-        if not self._done:
-            self._cancelled = True
-            self._call.cancel()
-
-    async def aclose(self) -> None:
-        """Cancels the answer unless it has ended, and ends the iteration."""
-        if not self._done:
-            self.cancel()
-            self._end()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def __del__(self) -> None:
-        # A dropped stream must not leave the server working; the event loop may be gone by then.
-        with contextlib.suppress(Exception):
-            if not self._done:
-                self.cancel()
-                self._end()
 
 
 class AsyncClient:
@@ -309,14 +230,3 @@ class AsyncClient:
             )
         except grpc.aio.AioRpcError as error:
             raise error_from_aio(error, self.target) from None
-
-
-def error_from_aio(error: grpc.aio.AioRpcError, target: str) -> PagemillError:
-    """The exception for what an asyncio call raised."""
-    trailers = [(str(key), value) for key, value in error.trailing_metadata() or ()]
-    return with_target(error_from_status(error.code(), error.details() or "", trailers), target)
-
-
-def _task_is_cancelling() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

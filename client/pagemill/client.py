@@ -12,7 +12,8 @@ import grpc
 from pagemill.answer import Answer, answer_from
 from pagemill.channel import DEADLINE_MARGIN, channel_options, grpc_deadline, resolve_target, service_config
 from pagemill.errors import PagemillError
-from pagemill.request import ChatTurn, GenerateOptions, build_request, build_tokenize, check_timeout
+from pagemill.options import ChatTurn, GenerateOptions
+from pagemill.request import build_request, build_tokenize, check_timeout
 from pagemill.stream import GenerateStream, error_from_call
 from pagemill.tracing import start_span
 from pagemill.v1 import admin_pb2, admin_pb2_grpc, generation_pb2, generation_pb2_grpc, model_pb2

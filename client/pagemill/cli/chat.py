@@ -16,7 +16,7 @@ from pagemill.cli.console import complain, err, note, print_json
 from pagemill.cli.failures import advice, as_json, headline
 from pagemill.client import Client
 from pagemill.errors import PagemillError, TooLong
-from pagemill.request import GenerateOptions
+from pagemill.options import GenerateOptions
 
 HELP = """/reset          forget the conversation
 /system TEXT    set the system message and forget the conversation; without TEXT, show it

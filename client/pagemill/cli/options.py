@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from pagemill.request import GenerateOptions
+from pagemill.options import GenerateOptions
 
 JSON_KEY = "pagemill.json"
 

@@ -18,7 +18,7 @@ from pagemill.client import Client
 from pagemill.local.spans import processes, reserve_replies, tree_lines
 from pagemill.local.spec import StackSpec
 from pagemill.local.stack import LocalStack
-from pagemill.request import GenerateOptions
+from pagemill.options import GenerateOptions
 
 if TYPE_CHECKING:
     from pagemill.local.collector import Collector

