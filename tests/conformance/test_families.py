@@ -1,0 +1,158 @@
+"""Tiny random models of every family compute what transformers computes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from pagemill_replica.checkpoint import open_checkpoint
+from pagemill_replica.engine.params import Sampling
+from pagemill_replica.engine.plan import ScheduledSequence, StepPlan
+from pagemill_replica.runner import CpuRunner
+
+VOCAB = 199
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+}
+LLAMA3 = {"num_key_value_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
+
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama2": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
+    "llama3": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, **LLAMA3, rms_norm_eps=1e-5)),
+    "llama_biases_and_wide_heads": lambda: LlamaForCausalLM(
+        LlamaConfig(**SHAPE, num_key_value_heads=1, head_dim=32, attention_bias=True, mlp_bias=True)
+    ),
+    "smollm_tied": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=2, tie_word_embeddings=True)),
+    "mistral_window": lambda: MistralForCausalLM(
+        MistralConfig(**SHAPE, num_key_value_heads=2, head_dim=32, sliding_window=7)
+    ),
+    "mistral_no_window": lambda: MistralForCausalLM(MistralConfig(**SHAPE, num_key_value_heads=2, sliding_window=None)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, num_key_value_heads=2, tie_word_embeddings=True)),
+    "qwen2_windowed_layers": lambda: Qwen2ForCausalLM(
+        Qwen2Config(**SHAPE, num_key_value_heads=2, use_sliding_window=True, sliding_window=5, max_window_layers=1)
+    ),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_key_value_heads=2, head_dim=32)),
+}
+
+LENGTHS = (1, 2, 15, 16, 17, 40, 75)
+"""Prompts at, below and past the edges of blocks of 16 and of the windows."""
+
+
+def _random_model(name: str) -> PreTrainedModel:
+    """Every parameter drawn, norms and biases too, so that none hides behind its initial 1 or 0."""
+    torch.manual_seed(sum(name.encode()))
+    model = MODELS[name]().eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            spread = torch.randn_like(parameter)
+            parameter.copy_(1 + 0.3 * spread if "norm" in parameter_name else 0.15 * spread)
+    return model
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    return _random_model(request.param)
+
+
+@pytest.fixture(scope="module", params=["one file", "shards"])
+def folder(request: pytest.FixtureRequest, model: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    model.save_pretrained(path, max_shard_size="60KB" if request.param == "shards" else "1GB")
+    assert (path / "model.safetensors").exists() == (request.param == "one file")
+    return path
+
+
+def _prompts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(0, VOCAB, (n,), generator=generator).tolist() for n in LENGTHS]
+
+
+def _oracle(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
+    """Logits of every position, float32 [n, vocab], computed alone and without a cache."""
+    with torch.inference_mode():
+        logits: torch.Tensor = model(torch.tensor([ids]), use_cache=False).logits[0]
+    return logits
+
+
+def _last_logits(runner: CpuRunner, prompts: list[list[int]]) -> torch.Tensor:
+    """All prompts in one step: their last positions' logits."""
+    plan, block = [], 0
+    for key, ids in enumerate(prompts):
+        table = list(range(block, block + -(-len(ids) // runner.block_size)))
+        block += len(table)
+        plan.append(ScheduledSequence(key, ids, 0, table, True, Sampling(temperature=0.0), ids, []))
+    return runner.logits(StepPlan(plan))
+
+
+def test_logits_equal_those_of_transformers(
+    model: PreTrainedModel, folder: Path, open_runner: Callable[..., CpuRunner]
+) -> None:
+    prompts = _prompts()
+    ours = _last_logits(open_runner(folder), prompts)
+    theirs = torch.stack([_oracle(model, ids)[-1] for ids in prompts])
+    assert theirs.abs().max() > 0.5
+    torch.testing.assert_close(ours, theirs, atol=3e-5, rtol=3e-5)
+
+
+def test_greedy_tokens_equal_those_of_transformers(
+    model: PreTrainedModel,
+    folder: Path,
+    open_runner: Callable[..., CpuRunner],
+    run_greedy: Callable[..., list[list[int]]],
+) -> None:
+    prompts = _prompts()
+    outputs = run_greedy(open_runner(folder), prompts, new_tokens=24, budget=13)
+    for prompt, output in zip(prompts, outputs, strict=True):
+        # Greedy by induction: each token is the largest logit after all that precede it.
+        expected = _oracle(model, prompt + output)[len(prompt) - 1 : -1].argmax(-1)
+        assert output == expected.tolist()
+
+
+def test_a_window_changes_the_result(open_runner: Callable[..., CpuRunner], tmp_path: Path) -> None:
+    """The windowed models above would prove nothing if their windows had no effect."""
+    _random_model("mistral_window").save_pretrained(tmp_path)
+    windowed = _last_logits(open_runner(tmp_path), _prompts())
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "sliding_window": None}))
+    whole = _last_logits(open_runner(tmp_path), _prompts())
+    assert torch.equal(windowed[:2], whole[:2])
+    assert ((windowed - whole).abs().amax(dim=1)[2:] > 1e-2).all()
+
+
+def test_stored_half_precision_is_widened_exactly(open_runner: Callable[..., CpuRunner], tmp_path: Path) -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        model = _random_model("qwen3").to(dtype)
+        model.save_pretrained(tmp_path / str(dtype))
+        ours = _last_logits(open_runner(tmp_path / str(dtype)), _prompts())
+        theirs = torch.stack([_oracle(model.float(), ids)[-1] for ids in _prompts()])
+        torch.testing.assert_close(ours, theirs, atol=3e-5, rtol=3e-5)
+
+
+def test_the_config_says_what_transformers_read(model: PreTrainedModel, folder: Path) -> None:
+    config, theirs = open_checkpoint(folder).config, model.config
+    assert config.family.value == type(model).__name__
+    assert (config.layers, config.heads, config.kv_heads) == (3, 4, theirs.num_key_value_heads)
+    assert config.head_dim == getattr(theirs, "head_dim", None) or config.head_dim == 16
+    assert config.rope_theta == theirs.rope_parameters["rope_theta"]
+    assert config.tied_embeddings == theirs.tie_word_embeddings
