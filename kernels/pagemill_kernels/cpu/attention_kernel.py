@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pagemill_kernels.cpu.addresses import pointer, take_next
 from pagemill_kernels.cpu.attention_plan import (
     FIRST_PART,
     FIRST_QUERY,
@@ -39,11 +40,11 @@ from pagemill_kernels.cpu.attention_tiles import (
     weighted_values,
     weights,
 )
-from pagemill_kernels.cpu.jit import carray, int64, njit, prange
-from pagemill_kernels.cpu.vector import load, pointer, store, take_next
+from pagemill_kernels.cpu.jit import carray, inner, int64, kernel, prange
+from pagemill_kernels.cpu.vector import load, store
 
 
-@njit(cache=True)
+@inner
 def _make_state(count, rows, padded_dim):
     """Softmax states: largest scores, sums by lane, weighted values."""
     return (
@@ -53,7 +54,7 @@ def _make_state(count, rows, padded_dim):
     )
 
 
-@njit(cache=True)
+@inner
 def _make_space(rows, padded_dim):
     """Scratch of one thread: queries, scores of a tile, decay, and per column key and value addresses, slot bounds."""
     return (
@@ -67,7 +68,7 @@ def _make_space(rows, padded_dim):
     )
 
 
-@njit(cache=True)
+@inner
 def _load_queries(q, row_stride, tile, first_row, geometry, scale, space, q_tag):
     """Fills the scratch with a tile's queries, scaled; returns the rows, and them rounded up to row blocks."""
     queries = space[0]
@@ -83,7 +84,7 @@ def _load_queries(q, row_stride, tile, first_row, geometry, scale, space, q_tag)
     return rows, whole
 
 
-@njit(cache=True)
+@inner
 def _attend(tile, low, high, geometry, first_position, whole, keys, values, table, space, peaks, sums, acc, tag):
     """Softmax state of a tile's loaded queries over columns [low, high), from a fresh one."""
     queries, tile_scores, decay, key_at, value_at, skipped, used = space
@@ -116,7 +117,7 @@ def _attend(tile, low, high, geometry, first_position, whole, keys, values, tabl
         )
 
 
-@njit(cache=True)
+@inner
 def _attend_all(tile, geometry, first_position, whole, keys, values, table, space, total, part, tag):
     """The state over all that a tile sees, into total[0], segment by segment."""
     peaks, sums, acc = total[0][0, :whole], total[1][0, :whole], total[2][0, :whole]
@@ -131,7 +132,7 @@ def _attend_all(tile, geometry, first_position, whole, keys, values, table, spac
         merge(whole, geometry, peaks, sums.ctypes.data, acc.ctypes.data, p, s.ctypes.data, a.ctypes.data)
 
 
-@njit(cache=True)
+@inner
 def _finish(tile, first_row, geometry, sums, acc, out, heads, q_tag):
     """Writes a tile's outputs."""
     for row in range(tile[QUERIES] * geometry.group):
@@ -141,7 +142,7 @@ def _finish(tile, first_row, geometry, sums, acc, out, heads, q_tag):
         finish_row(acc[row].ctypes.data, sums[row].ctypes.data, geometry, to, q_tag)
 
 
-@njit(cache=True)
+@inner
 def _share(
     tiles,
     parts,
@@ -191,7 +192,7 @@ def _share(
             _finish(tile, first_row, geometry, total[1][0], total[2][0], out, heads, q_tag)
 
 
-@njit(cache=True)
+@inner
 def _merge_parts(tiles, states, sizes, out, starts, q_tag):
     """Adds up the parts of each tile in order and writes the outputs."""
     g = sizes
@@ -214,13 +215,13 @@ def _merge_parts(tiles, states, sizes, out, starts, q_tag):
         _finish(tile, int64(starts[tile[SEQUENCE]]), geometry, sums[first], acc[first], out, g[14], q_tag)
 
 
-@njit(cache=True)
+@inner
 def _clear(out, first, last, elements, item, q_tag):
     for at in range(first * elements, last * elements):
         store(out + at * item, ZERO, q_tag)
 
 
-@njit(parallel=True, cache=True)
+@kernel
 def attend_batch(
     q, rows, row_stride, out, heads, dim, keys, values, kv_heads, slots, padded_dim, block_size, item, q_item,
     starts_at, lens_at, tables_at, sequences, table_width, scale, window, softcap, workers, tag, q_tag,

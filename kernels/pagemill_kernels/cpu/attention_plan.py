@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from pagemill_kernels.cpu.attention_tiles import COLUMN, ROW_BLOCK, SEGMENT_COLUMNS
-from pagemill_kernels.cpu.jit import njit
+from pagemill_kernels.cpu.jit import inner
 
 TILE_ROWS = 64
 """Rows (query, head of the group) in a tile of queries, unless one query alone has more."""
@@ -20,14 +20,14 @@ SEQUENCE, FIRST_QUERY, QUERIES, HEAD, LOW, HIGH, FIRST_PART, PARTS = range(8)
 FIELDS = 8
 
 
-@njit(cache=True)
+@inner
 def column_of(position, block_size, columns_per_block):
     """The column that holds a position."""
     place = position // block_size
     return place * columns_per_block + (position - place * block_size) // COLUMN
 
 
-@njit(cache=True)
+@inner
 def plan_tiles(query_start, context_lens, kv_heads, group, block_size, columns_per_block, window):
     """(tiles [n, FIELDS], row-times-position products): costly tiles of a sequence come first."""
     per_tile = max(1, TILE_ROWS // group)
@@ -57,7 +57,7 @@ def plan_tiles(query_start, context_lens, kv_heads, group, block_size, columns_p
     return tiles, work
 
 
-@njit(cache=True)
+@inner
 def split_tiles(tiles, threads):
     """Parts [n, 2] of (tile, segment), and each tile's first part and number; no parts where tiles are plenty."""
     if threads == 1 or len(tiles) >= ITEMS_PER_THREAD * threads:
@@ -77,7 +77,7 @@ def split_tiles(tiles, threads):
     return parts
 
 
-@njit(cache=True)
+@inner
 def row_capacity(tiles, group):
     """Rows that scratch space holds for the largest tile: whole row blocks."""
     queries = 0

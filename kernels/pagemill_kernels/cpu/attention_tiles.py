@@ -14,14 +14,12 @@ from collections import namedtuple
 
 import numpy as np
 
-from pagemill_kernels.cpu.jit import float32, int64, njit
+from pagemill_kernels.cpu.jit import float32, inner, int64
 from pagemill_kernels.cpu.vector import (
-    exp1,
     load,
     store,
     vadd,
     vdiv,
-    vexp,
     vfma,
     vkeep,
     vload,
@@ -33,6 +31,7 @@ from pagemill_kernels.cpu.vector import (
     vsub,
     vsum,
 )
+from pagemill_kernels.cpu.vector_exp import exp1, vexp
 
 COLUMN = 16
 """Positions in a column: the lanes of a vector."""
@@ -56,7 +55,7 @@ Geometry = namedtuple(
 head to the next, key_step from one dimension to the next, value_step from one slot to the next."""
 
 
-@njit(cache=True)
+@inner
 def column_start(geometry, column):
     """(position of a column's first lane, lanes it has, its block's place in the table, its lane offset in there)."""
     place = column // geometry.columns_per_block
@@ -64,7 +63,7 @@ def column_start(geometry, column):
     return place * geometry.block_size + offset, min(COLUMN, geometry.block_size - offset), place, offset
 
 
-@njit(cache=True)
+@inner
 def scores(q, rows, geometry, keys, columns, out, tag):
     """out[row, column, lane] = q[row] . key, for q float32 [rows, padded dim] and keys [columns] of addresses."""
     q_row = int64(geometry.padded_dim * 4)
@@ -94,7 +93,7 @@ def scores(q, rows, geometry, keys, columns, out, tag):
             vstore(to + 3 * out_row, a3, F32)
 
 
-@njit(cache=True)
+@inner
 def _capped(value, softcap):
     """Gives softcap * tanh(value / softcap), by tanh(x) = 1 - 2 / (exp(2 x) + 1)."""
     twice = vmul(value, vsplat(float32(2.0) / softcap))
@@ -103,7 +102,7 @@ def _capped(value, softcap):
     return vmul(tanh, vsplat(softcap))
 
 
-@njit(cache=True)
+@inner
 def weights(tile, row, position, geometry, first_column, columns, peaks, sums, decay):
     """Turns one row's scores into exp(score - largest), in place; updates its largest score and its sum.
 
@@ -135,7 +134,7 @@ def weights(tile, row, position, geometry, first_column, columns, peaks, sums, d
     vstore(sums + row * COLUMN * 4, total, F32)
 
 
-@njit(cache=True)
+@inner
 def weighted_values(tile, rows, geometry, values, skipped, used, columns, decay, acc, tag):
     """acc[row] = acc[row] * decay[row] + the sum of weight * value over each column's slots [skipped, used).
 
@@ -169,7 +168,7 @@ def weighted_values(tile, rows, geometry, values, skipped, used, columns, decay,
             vstore(to + 3 * acc_row, a3, F32)
 
 
-@njit(cache=True)
+@inner
 def merge(rows, geometry, peaks, sums, acc, part_peaks, part_sums, part_acc):
     """Adds a later segment's softmax state to the running one."""
     for row in range(rows):
@@ -185,7 +184,7 @@ def merge(rows, geometry, peaks, sums, acc, part_peaks, part_sums, part_acc):
             vstore(acc + at, vfma(vload(part_acc + at, F32), new, vmul(vload(acc + at, F32), old)), F32)
 
 
-@njit(cache=True)
+@inner
 def finish_row(acc, sums, geometry, out, tag):
     """Writes acc / sum as one head's output; a row that saw nothing gives 0."""
     total = vsum(vload(sums, F32))

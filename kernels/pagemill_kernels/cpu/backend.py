@@ -6,13 +6,14 @@ values [block, kv head, slot, dim].
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pagemill_kernels.cpu import attention, elementwise, linear, sampling
+from pagemill_kernels.cpu import attention, elementwise, linear, sampling, warmup
 from pagemill_kernels.cpu.storage import padded, use_openmp
 from pagemill_kernels.registry import implement
 from pagemill_kernels.types import Backend, KvCache, KvLayout, PackedWeight
@@ -60,8 +61,9 @@ class CpuBackend:
         device: torch.device,
         progress: Callable[[str, float], None],
     ) -> None:
-        """Nothing to compile."""
-        progress("ready", 1.0)
+        """Compiles every numba kernel for the layout's type, or loads it from numba's cache on disk."""
+        one_layer = dataclasses.replace(layout, layers=1)
+        warmup.warm_up(layout, hidden_sizes, *self.alloc_kv(one_layer, 1, device).layer(0), progress)
 
 
 use_openmp()

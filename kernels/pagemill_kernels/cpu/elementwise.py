@@ -133,10 +133,10 @@ def rope_write_kv(
         value_cache.shape[3],
         q.itemsize,
         key_cache.itemsize,
-        4 if norm is None else norm.itemsize,
+        q.itemsize if norm is None else norm.itemsize,
         _parallel(rows * (heads + kv_heads) * dim),
         TAGS[q.dtype],
         TAGS[key_cache.dtype],
-        TAGS[torch.float32 if norm is None else norm.dtype],
+        TAGS[q.dtype if norm is None else norm.dtype],
     )
     return out

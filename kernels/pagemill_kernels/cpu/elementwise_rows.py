@@ -8,23 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pagemill_kernels.cpu.jit import carray, float32, njit, prange
-from pagemill_kernels.cpu.vector import (
-    exp1,
-    load,
-    pointer,
-    store,
-    vadd,
-    vdiv,
-    vexp,
-    vfma,
-    vload,
-    vmul,
-    vsplat,
-    vstore,
-    vsub,
-    vsum,
-)
+from pagemill_kernels.cpu.addresses import pointer
+from pagemill_kernels.cpu.jit import carray, float32, inner, kernel, prange
+from pagemill_kernels.cpu.vector import load, store, vadd, vdiv, vfma, vload, vmul, vsplat, vstore, vsub, vsum
+from pagemill_kernels.cpu.vector_exp import exp1, vexp
 
 LANES = 16
 F32 = np.float32(0)
@@ -32,7 +19,7 @@ ZERO = np.float32(0)
 ONE = np.float32(1)
 
 
-@njit(cache=True)
+@inner
 def _norm_scale(x, size, eps, item, tag):
     """1 / sqrt(mean(x^2) + eps)."""
     full = size // LANES * LANES
@@ -47,7 +34,7 @@ def _norm_scale(x, size, eps, item, tag):
     return ONE / np.sqrt(total / float32(size) + eps)
 
 
-@njit(cache=True)
+@inner
 def _norm_row(x, weight, out, size, eps, item, weight_item, tag, weight_tag):
     scale = _norm_scale(x, size, eps, item, tag)
     full = size // LANES * LANES
@@ -59,7 +46,7 @@ def _norm_row(x, weight, out, size, eps, item, weight_item, tag, weight_tag):
         store(out + i * item, value * load(weight + i * weight_item, weight_tag), tag)
 
 
-@njit(cache=True)
+@inner
 def _add_row(x, residual, total, size, item, tag):
     full = size // LANES * LANES
     for i in range(0, full, LANES):
@@ -68,7 +55,7 @@ def _add_row(x, residual, total, size, item, tag):
         store(total + i * item, load(x + i * item, tag) + load(residual + i * item, tag), tag)
 
 
-@njit(parallel=True, cache=True)
+@kernel
 def norm_rows(x, residual, weight, out, total, rows, size, eps, item, weight_item, parallel, tag, weight_tag):
     """Norm of each row of x, or where `residual` is an address, of x + residual, which goes to `total`."""
     row_bytes = size * item
@@ -90,7 +77,7 @@ def norm_rows(x, residual, weight, out, total, rows, size, eps, item, weight_ite
             _norm_row(source, weight, out + at, size, eps, item, weight_item, tag, weight_tag)
 
 
-@njit(cache=True)
+@inner
 def _silu_row(gate, up, out, size, item, tag):
     full = size // LANES * LANES
     zero = vsplat(ZERO)
@@ -105,7 +92,7 @@ def _silu_row(gate, up, out, size, item, tag):
         store(out + i * item, scalar * load(up + i * item, tag), tag)
 
 
-@njit(parallel=True, cache=True)
+@kernel
 def silu_rows(gate_up, out, rows, size, item, parallel, tag):
     """silu(first half) * second half of each row of 2 * size."""
     if parallel:
@@ -118,7 +105,7 @@ def silu_rows(gate_up, out, rows, size, item, parallel, tag):
             _silu_row(gate, gate + size * item, out + row * size * item, size, item, tag)
 
 
-@njit(cache=True)
+@inner
 def _rotate(x, weight, eps, cos, sin, out, dim, item, weight_item, tag, weight_tag):
     """Rotates one head into float32 scratch; with a weight address, after an RMS norm."""
     half = dim // 2
@@ -146,7 +133,7 @@ def _rotate(x, weight, eps, cos, sin, out, dim, item, weight_item, tag, weight_t
         store(out + (half + i) * 4, high * turn + low * lift, F32)
 
 
-@njit(cache=True)
+@inner
 def _rope_row(
     q, k, v, out, cos, sin, slot, keys, values, q_norm, k_norm, eps, scratch, heads, kv_heads, dim, slots, block_size,
     padded_dim, item, cache_item, norm_item, tag, cache_tag, norm_tag,
@@ -171,7 +158,7 @@ def _rope_row(
             store(value + d * cache_item, load(v + start + d * item, tag), cache_tag)
 
 
-@njit(parallel=True, cache=True)
+@kernel
 def rope_rows(
     q, k, v, out, rows, q_row, k_row, v_row, cos, sin, positions_at, slots_at, keys, values, q_norm, k_norm, eps, heads,
     kv_heads, dim, slots, block_size, padded_dim, item, cache_item, norm_item, parallel, tag, cache_tag, norm_tag,

@@ -1,6 +1,6 @@
 """Numba's names as the kernels use them, untyped: what they decorate is compiled, not type-checked.
 
-Numba's cache on disk knows when the file of a function changes, not when a function that it calls does. `njit` here
+Numba's cache on disk knows when the file of a function changes, not when a function that it calls does. `kernel` here
 stamps each cache entry with a digest of all kernel sources, so that an upgrade or an edit never meets stale code.
 """
 
@@ -18,8 +18,6 @@ prange: Any = numba.prange
 carray: Any = numba.carray  # type: ignore[attr-defined]
 int64: Any = numba.int64
 float32: Any = numba.float32
-float64: Any = numba.float64
-uint32: Any = numba.uint32
 uint64: Any = numba.uint64
 intrinsic: Any = numba.extending.intrinsic
 
@@ -33,14 +31,25 @@ def _digest() -> str:
 
 SOURCES_DIGEST = _digest()
 
+_numba: Any = numba
+_LOOPS_ONLY = {
+    "prange": True,
+    "numpy": False,
+    "comprehension": False,
+    "reduction": False,
+    "inplace_binop": False,
+    "setitem": False,
+    "stencil": False,
+    "fusion": False,
+}
+"""Explicit prange loops alone become parallel: to turn array expressions into such loops takes long to compile."""
 
-def njit(*, cache: bool = True, **options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit` whose cache entries are valid for one state of all kernel sources only."""
+inner: Any = _numba.njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+"""A function that only other kernels call; it is cached as a part of them."""
 
-    def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher: Any = numba.njit(cache=cache, **options)(function)
-        if cache:
-            dispatcher._cache._cache_file._source_stamp = SOURCES_DIGEST
-        return dispatcher
 
-    return decorate
+def kernel(function: Callable[..., Any]) -> Any:
+    """A kernel that Python calls: its prange loops run in parallel, and its machine code is cached on disk."""
+    dispatcher: Any = _numba.njit(cache=True, error_model="numpy", parallel=_LOOPS_ONLY)(function)
+    dispatcher._cache._cache_file._source_stamp = SOURCES_DIGEST
+    return dispatcher

@@ -88,6 +88,9 @@ def pack_weight(weight: Tensor, bias: Tensor | None, deterministic: bool) -> Pac
     form = choose_format(weight.dtype, deterministic)
     if form == PLAIN and deterministic:
         raise TypeError(f"no deterministic product of {weight.dtype} weights")
+    if bias is not None and form == PANELS:
+        # Sums are float32: so is what is added to them, whatever the storage.
+        bias = bias.float()
     contiguous = weight.contiguous()
     tensor = {PLAIN: lambda: contiguous, ONEDNN: lambda: _onednn_pack(contiguous), PANELS: lambda: _panels(contiguous)}[
         form
@@ -133,7 +136,5 @@ def linear(
         x.itemsize,
         threads(),
         TAGS[x.dtype],
-        4 if bias is None else bias.itemsize,
-        TAGS[torch.float32 if bias is None else bias.dtype],
     )
     return out

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from pagemill_kernels import philox
-from pagemill_kernels.cpu.jit import float32, int64, njit, uint64
-from pagemill_kernels.cpu.vector import bits_of, float_of
+from pagemill_kernels.cpu.addresses import bits_of, float_of
+from pagemill_kernels.cpu.jit import float32, inner, int64, uint64
 
 _MULTIPLY_0, _MULTIPLY_1 = (np.uint64(m) for m in philox.MULTIPLIERS)
 _KEY_0, _KEY_1 = (np.uint64(k) for k in philox.KEY_STEPS)
@@ -27,7 +27,7 @@ _SQRT_HALF_BITS = philox.SQRT_HALF_BITS
 _SQRT_HALF_25 = philox.SQRT_HALF_25
 
 
-@njit(cache=True)
+@inner
 def philox_words(c0, c1, c2, c3, k0, k1):
     """The four words for a counter and key of uint64 values below 2^32."""
     for _ in range(_ROUNDS):
@@ -39,7 +39,7 @@ def philox_words(c0, c1, c2, c3, k0, k1):
     return c0, c1, c2, c3
 
 
-@njit(cache=True)
+@inner
 def draw_words(seed, position, group, choice):
     """The words of vocabulary ids 4 * group .. 4 * group + 3, for int64 arguments (seed: bit pattern)."""
     key = uint64(seed)
@@ -48,7 +48,7 @@ def draw_words(seed, position, group, choice):
     )
 
 
-@njit(cache=True)
+@inner
 def fill_words(seed, position, first_group, groups, choice, words):
     """The words of `groups` groups of four ids from a first group on: words [4, at least groups], uint32."""
     key = uint64(seed)
@@ -64,7 +64,7 @@ def fill_words(seed, position, first_group, groups, choice, words):
         words[3, i] = w3
 
 
-@njit(cache=True)
+@inner
 def _log(f, exponent):
     square = f * f
     poly = _P8
@@ -82,7 +82,7 @@ def _log(f, exponent):
     return (f + tail) + exponent * _LN2_HIGH
 
 
-@njit(cache=True)
+@inner
 def gumbel(word):
     """-log(-log(u)) of a word (int64 in [0, 2^32)), see `philox.gumbel`."""
     double = int64(word) >> 8 << 1

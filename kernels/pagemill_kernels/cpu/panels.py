@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from pagemill_kernels.cpu.jit import njit, prange
-from pagemill_kernels.cpu.vector import load, store, take_next, vadd, vfma, vload, vsplat, vstore
+from pagemill_kernels.cpu.addresses import take_next
+from pagemill_kernels.cpu.jit import inner, kernel, prange
+from pagemill_kernels.cpu.vector import load, store, vadd, vfma, vload, vsplat, vstore
 
 LANES = 16
 F32 = np.float32(0)
@@ -25,7 +26,7 @@ SERIAL_WORK = 400_000
 """Multiply-adds below which starting threads costs more than it saves."""
 
 
-@njit(cache=True)
+@inner
 def _six_rows(x, row, panel, size, step, sums, tag):
     a0 = vsplat(ZERO)
     a1 = vsplat(ZERO)
@@ -53,7 +54,7 @@ def _six_rows(x, row, panel, size, step, sums, tag):
     vstore(sums + 320, a5, F32)
 
 
-@njit(cache=True)
+@inner
 def _four_rows(x, row, panel, size, step, sums, tag):
     a0 = vsplat(ZERO)
     a1 = vsplat(ZERO)
@@ -73,7 +74,7 @@ def _four_rows(x, row, panel, size, step, sums, tag):
     vstore(sums + 192, a3, F32)
 
 
-@njit(cache=True)
+@inner
 def _one_row(x, panel, panel_bytes, size, step, sums, tag):
     """One row against four panels that follow each other."""
     a0 = vsplat(ZERO)
@@ -96,31 +97,32 @@ def _one_row(x, panel, panel_bytes, size, step, sums, tag):
     vstore(sums + 192, a3, F32)
 
 
-@njit(cache=True)
-def _write(sums, bias, first, out, outputs, item, out_tag, bias_item, bias_tag):
+@inner
+def _write(sums, bias, first, out, outputs, item, out_tag):
     """Sixteen sums (plus bias where its address is not 0) to outputs from `first` on."""
     to = out + first * item
     if first + LANES <= outputs:
         value = vload(sums, F32)
         if bias != 0:
-            value = vadd(value, vload(bias + first * bias_item, bias_tag))
+            value = vadd(value, vload(bias + first * 4, F32))
         vstore(to, value, out_tag)
         return
     for lane in range(outputs - first):
         scalar = load(sums + lane * 4, F32)
         if bias != 0:
-            scalar += load(bias + (first + lane) * bias_item, bias_tag)
+            scalar += load(bias + (first + lane) * 4, F32)
         store(to + lane * item, scalar, out_tag)
 
 
-@njit(cache=True)
-def _share(x, rows, size, weight, panels, bias, out, outputs, item, counter, sums, tag, bias_item, bias_tag):
-    """One thread's share of the panels, for every row."""
+@inner
+def _share(wide, rows, size, weight, panels, bias, out, outputs, item, counter, sums, tag):
+    """One thread's share of the panels, for every row of the widened inputs."""
     step = LANES * item
     panel_bytes = size * step
     row_bytes = size * 4
     out_row = outputs * item
     groups = -(-panels // PANELS_TAKEN)
+    x = wide.ctypes.data
     at = sums.ctypes.data
     for chunk in range(0, rows, ROW_CHUNK):
         last = min(rows, chunk + ROW_CHUNK)
@@ -134,7 +136,7 @@ def _share(x, rows, size, weight, panels, bias, out, outputs, item, counter, sum
             if rows == 1 and count == PANELS_TAKEN:
                 _one_row(x, weight + first * panel_bytes, panel_bytes, size, step, at, tag)
                 for p in range(count):
-                    _write(at + p * 64, bias, (first + p) * LANES, out, outputs, item, tag, bias_item, bias_tag)
+                    _write(at + p * 64, bias, (first + p) * LANES, out, outputs, item, tag)
                 continue
             for p in range(first, first + count):
                 panel = weight + p * panel_bytes
@@ -149,14 +151,11 @@ def _share(x, rows, size, weight, panels, bias, out, outputs, item, counter, sum
                     else:
                         _four_rows(source, row_bytes, panel, size, step, at, tag)
                     for r in range(min(block, left)):
-                        _write(
-                            at + r * 64, bias, p * LANES, out + (row + r) * out_row, outputs, item, tag, bias_item,
-                            bias_tag,
-                        )  # fmt: skip
+                        _write(at + r * 64, bias, p * LANES, out + (row + r) * out_row, outputs, item, tag)
                     row += block
 
 
-@njit(cache=True)
+@inner
 def _widen(x, row_bytes, rows, size, item, wide, tag):
     """Copies rows to float32, and clears the spare rows after them."""
     full = size // LANES * LANES
@@ -171,17 +170,16 @@ def _widen(x, row_bytes, rows, size, item, wide, tag):
     wide[rows:] = ZERO
 
 
-@njit(parallel=True, cache=True)
-def multiply(x, row_bytes, rows, size, weight, panels, bias, out, outputs, item, workers, tag, bias_item, bias_tag):
+@kernel
+def multiply(x, row_bytes, rows, size, weight, panels, bias, out, outputs, item, workers, tag):
     """Out [rows, outputs] = x [rows, size] times panels, plus bias; all of one storage type but the bias."""
     wide = np.empty((rows + SPARE_ROWS, size), np.float32)
     _widen(x, row_bytes, rows, size, item, wide, tag)
-    at = wide.ctypes.data
     counter = np.zeros(rows // ROW_CHUNK + 1, np.int64)
     if workers == 1 or rows * size * outputs < SERIAL_WORK:
         sums = np.empty((6, LANES), np.float32)
-        _share(at, rows, size, weight, panels, bias, out, outputs, item, counter, sums, tag, bias_item, bias_tag)
+        _share(wide, rows, size, weight, panels, bias, out, outputs, item, counter, sums, tag)
     else:
         for _worker in prange(workers):
             space = np.empty((6, LANES), np.float32)
-            _share(at, rows, size, weight, panels, bias, out, outputs, item, counter, space, tag, bias_item, bias_tag)
+            _share(wide, rows, size, weight, panels, bias, out, outputs, item, counter, space, tag)

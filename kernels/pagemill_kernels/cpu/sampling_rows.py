@@ -7,22 +7,11 @@ import math
 
 import numpy as np
 
-from pagemill_kernels.cpu.jit import carray, float32, int64, njit, prange
+from pagemill_kernels.cpu.addresses import pointer, take_next
+from pagemill_kernels.cpu.jit import carray, float32, inner, int64, kernel, prange
 from pagemill_kernels.cpu.noise import draw_words, fill_words, gumbel
 from pagemill_kernels.cpu.selection import fill_masses, keep_min_p, keep_top_k, keep_top_p
-from pagemill_kernels.cpu.vector import (
-    load,
-    pointer,
-    take_next,
-    vdiv,
-    vload,
-    vmax,
-    vmin,
-    vpeak,
-    vsplat,
-    vstore,
-    vsub,
-)
+from pagemill_kernels.cpu.vector import load, vdiv, vload, vmax, vmin, vpeak, vsplat, vstore, vsub
 
 LANES = 16
 F32 = np.float32(0)
@@ -40,13 +29,13 @@ SERIAL_WORK = 65_536
 """Logits in all below which starting threads costs more than it saves."""
 
 
-@njit(cache=True)
+@inner
 def _clean(value):
     """NaN as -inf, +inf as the largest float."""
     return min(value, LARGEST) if value == value else NEGATIVE
 
 
-@njit(cache=True)
+@inner
 def _read_logits(logits, vocab, item, out, tag):
     full = vocab // LANES * LANES
     at = out.ctypes.data
@@ -58,13 +47,13 @@ def _read_logits(logits, vocab, item, out, tag):
     out[vocab:] = NEGATIVE
 
 
-@njit(cache=True)
+@inner
 def _apply_bias(values, ids, amounts):
     for i in range(len(ids)):
         values[ids[i]] = _clean(values[ids[i]] + amounts[i])
 
 
-@njit(cache=True)
+@inner
 def _apply_penalties(values, ids, counts, repetition, frequency, presence):
     for i in range(len(ids)):
         value = values[ids[i]]
@@ -75,7 +64,7 @@ def _apply_penalties(values, ids, counts, repetition, frequency, presence):
         values[ids[i]] = _clean(value)
 
 
-@njit(cache=True)
+@inner
 def _largest(values, size):
     """(largest value, lowest id that has it); size is a whole number of vectors, -inf past the vocabulary."""
     at = values.ctypes.data
@@ -89,7 +78,7 @@ def _largest(values, size):
     return peak, int64(0)
 
 
-@njit(cache=True)
+@inner
 def _lowest_allowed(vocab, bias_ids, bias_values):
     """The lowest id that no bias of -inf bans, or 0."""
     banned = np.zeros(vocab, np.bool_)
@@ -102,20 +91,20 @@ def _lowest_allowed(vocab, bias_ids, bias_values):
     return int64(0)
 
 
-@njit(cache=True)
+@inner
 def _scale(values, size, top, temperature):
     at = values.ctypes.data
     for i in range(0, size, LANES):
         vstore(at + i * 4, vdiv(vsub(vload(at + i * 4, F32), vsplat(top)), vsplat(temperature)), F32)
 
 
-@njit(cache=True)
+@inner
 def _noise_of(token, seed, position, choice):
     words = draw_words(seed, position, token >> 2, choice)
     return gumbel(words[token & 3])
 
 
-@njit(cache=True)
+@inner
 def _may_win(word, mass, limit):
     """Whether noise of this word could lift a candidate of this mass = exp(scaled) to the best score.
 
@@ -125,13 +114,13 @@ def _may_win(word, mass, limit):
     return float32(_WORDS - int64(word)) * _WORD_UNIT <= mass * limit
 
 
-@njit(cache=True)
+@inner
 def _limit(best):
     """The exp(-best), with a margin for rounding and for the half word that separates u from its word."""
     return float32(math.exp(-best) * 1.001)
 
 
-@njit(cache=True)
+@inner
 def _draw_listed(ids, scaled, count, seed, position, choice):
     """The candidate of the largest scaled logit + noise; ids rise, so that the first of equals is the lowest."""
     best = NEGATIVE
@@ -150,7 +139,7 @@ def _draw_listed(ids, scaled, count, seed, position, choice):
     return int64(winner)
 
 
-@njit(cache=True)
+@inner
 def _draw_any(values, vocab, first, floor, seed, position, choice, masses):
     """The same over the whole vocabulary; `first` has the largest logit, below the floor nothing is drawn."""
     fill_masses(values, vocab, masses)
@@ -174,7 +163,7 @@ def _draw_any(values, vocab, first, floor, seed, position, choice, masses):
     return winner
 
 
-@njit(cache=True)
+@inner
 def _candidates(values, vocab, floor, ids, scaled):
     """Lists the ids whose scaled logit is above the floor."""
     count = 0
@@ -185,7 +174,7 @@ def _candidates(values, vocab, floor, ids, scaled):
     return count
 
 
-@njit(cache=True)
+@inner
 def _sample_row(values, vocab, temperature, top_k, top_p, min_p, seed, position, choice, ids, scaled, masses):
     """Draws from edited logits, not all of them -inf; `values` is overwritten."""
     size = len(values)
@@ -207,7 +196,7 @@ def _sample_row(values, vocab, temperature, top_k, top_p, min_p, seed, position,
     return _draw_listed(ids, scaled, count, seed, position, choice)
 
 
-@njit(cache=True)
+@inner
 def _share(logits, row_bytes, rows, vocab, item, floats, ints, longs, lists, out, counter, tag):
     """One thread's share of the rows."""
     temperature, top_p, min_p, repetition, frequency, presence = floats
@@ -239,7 +228,7 @@ def _share(logits, row_bytes, rows, vocab, item, floats, ints, longs, lists, out
         )  # fmt: skip
 
 
-@njit(parallel=True, cache=True)
+@kernel
 def sample_rows(
     logits, row_bytes, rows, vocab, item, temperature, top_k, top_p, min_p, repetition, frequency, presence, seeds,
     positions, choice, bias_offsets, bias_ids, bias_values, biases, history_offsets, history_ids, history_counts,

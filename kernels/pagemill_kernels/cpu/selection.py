@@ -12,8 +12,10 @@ import math
 
 import numpy as np
 
-from pagemill_kernels.cpu.jit import int64, njit
-from pagemill_kernels.cpu.vector import bits_of, vexp, vload, vstore
+from pagemill_kernels.cpu.addresses import bits_of
+from pagemill_kernels.cpu.jit import inner, int64
+from pagemill_kernels.cpu.vector import vload, vstore
+from pagemill_kernels.cpu.vector_exp import vexp
 
 LANES = 16
 F32 = np.float32(0)
@@ -22,13 +24,13 @@ _SHIFTS = (20, 10, 0)
 _WIDTHS = (11, 10, 10)
 
 
-@njit(cache=True)
+@inner
 def key_of(scaled):
     """An integer that rises as a scaled logit (at most 0) falls."""
     return int64(bits_of(scaled)) & 0x7FFFFFFF
 
 
-@njit(cache=True)
+@inner
 def _keep(ids, scaled, count, last, ties):
     """Moves to the front, in order, what is above the last key, and the first `ties` that equal it."""
     kept = 0
@@ -44,7 +46,7 @@ def _keep(ids, scaled, count, last, ties):
     return kept
 
 
-@njit(cache=True)
+@inner
 def keep_top_k(ids, scaled, count, k):
     """Keeps the k largest of `count` candidates in place, ids rising; returns how many there are."""
     if k >= count:
@@ -68,7 +70,7 @@ def keep_top_k(ids, scaled, count, k):
     return _keep(ids, scaled, count, prefix, wanted)
 
 
-@njit(cache=True)
+@inner
 def fill_masses(scaled, count, masses):
     """The exp of each candidate; the buffers are padded to whole vectors."""
     source = scaled.ctypes.data
@@ -77,7 +79,7 @@ def fill_masses(scaled, count, masses):
         vstore(to + i * 4, vexp(vload(source + i * 4, F32)), F32)
 
 
-@njit(cache=True)
+@inner
 def keep_top_p(ids, scaled, masses, count, p):
     """Keeps the smallest set of largest candidates whose mass reaches p of all, at least one; in place."""
     fill_masses(scaled, count, masses)
@@ -120,7 +122,7 @@ def keep_top_p(ids, scaled, masses, count, p):
     return _keep(ids, scaled, count, prefix, ties)
 
 
-@njit(cache=True)
+@inner
 def keep_min_p(ids, scaled, count, min_p):
     """Keeps candidates of at least min_p times the largest's probability, in place."""
     lowest = math.log(min_p)
