@@ -60,6 +60,8 @@ class Delivered:
         self._choices: dict[int, ChoiceDelivered] = {}
         self._held_started: bytes | None = None
         self._later_attempt = False
+        self.tokens = 0
+        """Tokens delivered, all choices together."""
         self.committed = False
         """The caller has got something: another attempt may not begin from scratch."""
 
@@ -69,6 +71,7 @@ class Delivered:
         self._later_attempt = self.committed
         if not self.committed:
             self._choices.clear()
+            self.tokens = 0
 
     @property
     def complete(self) -> bool:
@@ -120,6 +123,7 @@ class Delivered:
                 return []
             frame = trimmed
         choice.token_ids.extend(delta.token_ids[have - delta.position :])
+        self.tokens += len(choice.token_ids) - have
         choice.last_delta = frame
         if not self._with_token_ids:
             bare = _without_token_ids(frame)

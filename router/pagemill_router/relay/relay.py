@@ -176,7 +176,7 @@ class Relay:
         delivered = outcome.delivered
         try:
             while frame is not None:
-                before = sum(delivered.tokens_per_choice)
+                before = delivered.tokens
                 for out in delivered.accept(frame):
                     await sink.write(out)
                 if delivered.committed and not holding:
@@ -185,7 +185,7 @@ class Relay:
                     holding = True
                     job.stage = "decode"
                     self._admission.settle(placed.grant)
-                last_at = self._measure(job, outcome, sum(delivered.tokens_per_choice) - before, last_at)
+                last_at = self._measure(job, outcome, delivered.tokens - before, last_at)
                 frame = await upstream.read()
         finally:
             if holding:

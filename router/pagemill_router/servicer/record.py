@@ -55,7 +55,7 @@ def recorded(
 def _write(record: CallRecord, span: Span, telemetry: RouterTelemetry, seconds: float, code: str, reason: str) -> None:
     job, outcome = record.job, record.outcome
     model = job.model if job is not None else ""
-    tokens = sum(outcome.delivered.tokens_per_choice)
+    tokens = outcome.delivered.tokens
     first = outcome.first_frame_at
     fields: dict[str, object] = {
         "request_id": record.request_id,

@@ -118,6 +118,7 @@ async def test_a_finished_call_is_one_log_line_and_counts_in_the_metrics(tmp_pat
         assert 'pagemill_router_admission_mode{mode="local"} 1.0' in text
         assert 'pagemill_router_replicas{standing="ready"} 1.0' in text
         assert "gen_ai_server_time_to_first_token_seconds_count" in text
+        assert 'pagemill_inter_token_latency_seconds_count{model="tiny"} 2.0' in text
         assert str(replica.seen[0].metadata["traceparent"]).split("-")[1] == trace
         router.process.send_signal(signal.SIGTERM)
         await router.process.wait()
