@@ -91,7 +91,8 @@ class StatusError(Exception):
 
     def trailing_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
         """Trailers for `context.abort`: the serialised status and the retry pushback in milliseconds."""
-        pushback = "-1" if self.retry_after is None else str(round(self.retry_after * 1000))
+        # gRPC core 1.85 never goes on with a call whose server pushes back by 0 ms.
+        pushback = "-1" if self.retry_after is None else str(max(1, round(self.retry_after * 1000)))
         return (STATUS_DETAILS_KEY, self.to_rpc_status().SerializeToString()), (PUSHBACK_KEY, pushback)
 
 

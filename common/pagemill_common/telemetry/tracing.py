@@ -7,6 +7,7 @@ the log lines, so that the lines of one request can be found.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 
 from opentelemetry import context as otel_context
@@ -39,10 +40,12 @@ class Telemetry:
         return self._provider is not None
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Sends the spans that are left, for `timeout` seconds at most, and closes the Prometheus port. Blocks."""
+        """Sends the spans that are left and closes the Prometheus port. Blocks for `timeout` seconds at most."""
         if self._provider is not None:
-            self._provider.force_flush(int(timeout * 1000))
-            self._provider.shutdown()
+            # In a thread that may be left behind: for a receiver that is gone the exporter takes longer than it is told.
+            flush = threading.Thread(target=self._provider.shutdown, name="telemetry-flush", daemon=True)
+            flush.start()
+            flush.join(timeout)
         self.meters.shutdown()
 
 
@@ -71,7 +74,7 @@ def setup(
     target = endpoint or os.environ.get(ENDPOINT_VARIABLE, "")
     if not target:
         return Telemetry(_CorrelationTracer(), meters, None)
-    provider = TracerProvider(resource=resource)
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
     exporter = OTLPSpanExporter(endpoint=target, insecure=not target.startswith("https://"), timeout=5)
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
     return Telemetry(provider.get_tracer("pagemill"), meters, provider)

@@ -77,8 +77,10 @@ def test_neither_size_nor_duration(text: str) -> None:
 
 def test_flags_of_every_kind() -> None:
     made = Tier.parse(
-        ["--listen", "[::]:80", "--memory=2GiB", "--settle", "250ms", "--aliases", "a, b,", "--replicas", "h:1,i:2"]
-        + ["--exact", "--log-format", "json", "--limit", "9"]
+        [
+            *("--listen", "[::]:80", "--memory=2GiB", "--settle", "250ms", "--aliases", "a, b,"),
+            *("--replicas", "h:1,i:2", "--exact", "--log-format", "json", "--limit", "9"),
+        ]
     )
     assert made.model_dump() == {
         "listen": "[::]:80",
