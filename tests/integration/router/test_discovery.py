@@ -126,7 +126,7 @@ async def test_both_sources_add_up_and_one_replica_in_both_counts_once(
             replicas=(f"localhost:{port}", two.address),
             policy="round_robin",
         ) as caller:
-            await until(lambda: len(list(caller.router.fleet.links())) == 3)
+            await until(lambda: sum(link.watching for link in caller.router.fleet.links()) == 3)
             views = caller.router.fleet.snapshot().replicas
             assert sorted(view.name for view in views) == ["r0", "r1"]
 
