@@ -65,6 +65,9 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / package / "__main__.py").write_text(STAND_IN)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("STAND_IN", str(tmp_path))
+    # Logs that a failed stack keeps go with the test.
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
 
