@@ -60,7 +60,7 @@ help: ## Show this
 	@echo '  TRACE=1         print the spans of the request        make run TRACE=1'
 	@echo '  MODEL=...       a GGUF file or Hugging Face folder    make serve MODEL=~/models/qwen3'
 	@echo '  REPLICAS, ROUTERS  how many `make serve` starts       make serve REPLICAS=2'
-	@echo '  TORCH_INDEX=... another build of torch                make run TORCH_INDEX=https://download.pytorch.org/whl/cpu'
+	@echo '  TORCH_INDEX=... another build of torch                make run TORCH_INDEX=URL'
 	@echo '  ARGS="..."      further arguments for run, serve, test   make test ARGS="-k scheduler"'
 
 .PHONY: run
@@ -155,7 +155,7 @@ $(BIN)/python:
 
 $(VENV)/.stamp-torch-%: | $(BIN)/python
 	@echo 'Installing torch: a download of about 190 MB for a CPU build'
-	@echo '  ($(if $(TORCH_INDEX),from $(TORCH_INDEX),some indexes give a CUDA build of 900 MB and more: TORCH_INDEX=https://download.pytorch.org/whl/cpu avoids it))'
+	@echo '  ($(if $(TORCH_INDEX),from $(TORCH_INDEX),some indexes give a CUDA build of 900 MB and more: TORCH_INDEX=URL names another))'
 	@$(PIP) install -c constraints.txt --no-deps $(if $(TORCH_INDEX),--force-reinstall --index-url '$(TORCH_INDEX)') torch
 	@rm -f $(VENV)/.stamp-torch-*
 	@touch $@

@@ -35,7 +35,7 @@ def resolve_target(target: str | None, environment: Mapping[str, str] = os.envir
         return parts[0] if parts else chosen
     versions = {_ip_version(part) for part in parts}
     if len(versions) != 1 or None in versions:
-        raise ValueError(f"target {chosen!r}: a list needs numeric addresses of one family, such as 10.0.0.1:50051")
+        raise ValueError(f"target {chosen!r}: a list needs numeric addresses of one family, such as 10.0.0.1:8450")
     return f"ipv{versions.pop()}:" + ",".join(parts)
 
 

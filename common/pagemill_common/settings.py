@@ -59,7 +59,7 @@ def check_address(value: str) -> str:
     """host:port with a port in [0, 65535]; raises ValueError."""
     host, colon, port = value.rpartition(":")
     if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{value!r} is not an address; write host:port, for example 127.0.0.1:50051")
+        raise ValueError(f"{value!r} is not an address; write host:port, for example 127.0.0.1:8450")
     return value
 
 

@@ -25,7 +25,7 @@ class RouterSettings(Settings):
     program = "pagemill router"
     summary = "Balances Generate calls over the replicas of a pool."
 
-    listen: Address = Field("127.0.0.1:50051", description="Address to serve on; port 0 takes a free one.")
+    listen: Address = Field("127.0.0.1:8450", description="Address to serve on; port 0 takes a free one.")
     name: str = Field(
         default_factory=_default_name,
         min_length=1,
