@@ -43,6 +43,11 @@ from pagemill_kernels.cpu.attention_tiles import (
 from pagemill_kernels.cpu.jit import carray, inner, int64, kernel, prange
 from pagemill_kernels.cpu.vector import load, store
 
+# Places in `arguments`. Addresses, then sizes; ROW_STRIDE, ITEM and QUERY_ITEM are bytes.
+Q, OUT, KEYS, VALUES, STARTS, LENS, TABLES = range(7)
+ROWS, ROW_STRIDE, HEADS, DIM, KV_HEADS, SLOTS, PADDED_DIM, BLOCK_SIZE, ITEM, QUERY_ITEM = range(7, 17)
+SEQUENCES, TABLE_WIDTH, WINDOW = range(17, 20)
+
 
 @inner
 def _make_state(count, rows, padded_dim):
@@ -143,29 +148,48 @@ def _finish(tile, first_row, geometry, sums, acc, out, heads, q_tag):
 
 
 @inner
-def _share(
-    tiles,
-    parts,
-    states,
-    counter,
-    sizes,
-    softcap,
-    scale,
-    q,
-    row_stride,
-    out,
-    keys,
-    values,
-    starts,
-    lens,
-    tables,
-    tag,
-    q_tag,
-):
+def _geometry(arguments, softcap):
+    """The sizes that tiles share, from the arguments of the kernel."""
+    a = arguments
+    dim, slots, item, padded_dim, block_size = a[DIM], a[SLOTS], a[ITEM], a[PADDED_DIM], a[BLOCK_SIZE]
+    key_head, value_head = dim * slots * item, block_size * padded_dim * item
+    return Geometry(
+        a[HEADS] // a[KV_HEADS],
+        dim,
+        padded_dim,
+        block_size,
+        slots // COLUMN,
+        a[KV_HEADS] * key_head,
+        key_head,
+        slots * item,
+        a[KV_HEADS] * value_head,
+        value_head,
+        padded_dim * item,
+        item,
+        a[QUERY_ITEM],
+        a[WINDOW],
+        softcap,
+    )
+
+
+@inner
+def _index_arrays(arguments):
+    """The batch's query starts, context lengths and block tables."""
+    sequences = arguments[SEQUENCES]
+    return (
+        carray(pointer(arguments[STARTS]), (sequences + 1,), np.int32),
+        carray(pointer(arguments[LENS]), (sequences,), np.int32),
+        carray(pointer(arguments[TABLES]), (sequences, arguments[TABLE_WIDTH]), np.int32),
+    )
+
+
+@inner
+def _share(arguments, scale, softcap, tiles, parts, states, counter, tag, q_tag):
     """One thread's share: whole tiles, or single segments of them where `parts` lists any."""
-    g = sizes
-    geometry = Geometry(g[0], g[1], g[2], g[3], g[4], g[5], g[6], g[7], g[8], g[9], g[10], g[11], g[12], g[13], softcap)
-    heads = g[14]
+    geometry = _geometry(arguments, softcap)
+    starts, lens, tables = _index_arrays(arguments)
+    q, row_stride, out, heads = arguments[Q], arguments[ROW_STRIDE], arguments[OUT], arguments[HEADS]
+    keys, values = arguments[KEYS], arguments[VALUES]
     capacity = row_capacity(tiles, geometry.group)
     space = _make_space(capacity, geometry.padded_dim)
     total = _make_state(1, capacity, geometry.padded_dim)
@@ -193,10 +217,10 @@ def _share(
 
 
 @inner
-def _merge_parts(tiles, states, sizes, out, starts, q_tag):
+def _merge_parts(arguments, tiles, states, q_tag):
     """Adds up the parts of each tile in order and writes the outputs."""
-    g = sizes
-    geometry = Geometry(g[0], g[1], g[2], g[3], g[4], g[5], g[6], g[7], g[8], g[9], g[10], g[11], g[12], g[13], ZERO)
+    geometry = _geometry(arguments, ZERO)
+    starts, _, _ = _index_arrays(arguments)
     peaks, sums, acc = states
     for tile in tiles:
         first = tile[FIRST_PART]
@@ -212,52 +236,59 @@ def _merge_parts(tiles, states, sizes, out, starts, q_tag):
                 sums[p].ctypes.data,
                 acc[p].ctypes.data,
             )
-        _finish(tile, int64(starts[tile[SEQUENCE]]), geometry, sums[first], acc[first], out, g[14], q_tag)
+        _finish(
+            tile,
+            int64(starts[tile[SEQUENCE]]),
+            geometry,
+            sums[first],
+            acc[first],
+            arguments[OUT],
+            arguments[HEADS],
+            q_tag,
+        )
 
 
 @inner
-def _clear(out, first, last, elements, item, q_tag):
-    for at in range(first * elements, last * elements):
-        store(out + at * item, ZERO, q_tag)
+def _clear(arguments, q_tag):
+    """Padding rows give 0."""
+    starts, _, _ = _index_arrays(arguments)
+    elements = arguments[HEADS] * arguments[DIM]
+    for at in range(int64(starts[arguments[SEQUENCES]]) * elements, arguments[ROWS] * elements):
+        store(arguments[OUT] + at * arguments[QUERY_ITEM], ZERO, q_tag)
 
 
-@kernel
-def attend_batch(
-    q, rows, row_stride, out, heads, dim, keys, values, kv_heads, slots, padded_dim, block_size, item, q_item,
-    starts_at, lens_at, tables_at, sequences, table_width, scale, window, softcap, workers, tag, q_tag,
-):  # fmt: skip
-    """Attention of a whole batch; addresses, sizes and strides in bytes, see `attention.paged_attention`."""
-    starts = carray(pointer(starts_at), (sequences + 1,), np.int32)
-    lens = carray(pointer(lens_at), (sequences,), np.int32)
-    tables = carray(pointer(tables_at), (sequences, table_width), np.int32)
-    group = heads // kv_heads
-    columns_per_block = slots // COLUMN
-    tiles, work = plan_tiles(starts, lens, kv_heads, group, block_size, columns_per_block, window)
+@inner
+def _plan(arguments, workers):
+    """(tiles, parts, states of the parts, workers to start)."""
+    starts, lens, _ = _index_arrays(arguments)
+    geometry = _geometry(arguments, ZERO)
+    tiles, work = plan_tiles(
+        starts,
+        lens,
+        arguments[KV_HEADS],
+        geometry.group,
+        geometry.block_size,
+        geometry.columns_per_block,
+        geometry.window,
+    )
     if work < SERIAL_WORK:
         workers = 1
     parts = split_tiles(tiles, workers)
-    states = _make_state(len(parts), row_capacity(tiles, group), padded_dim)
+    states = _make_state(len(parts), row_capacity(tiles, geometry.group), geometry.padded_dim)
+    return tiles, parts, states, workers
+
+
+@kernel
+def attend_batch(arguments, scale, softcap, workers, tag, q_tag):
+    """Attention of a whole batch; arguments are the addresses, sizes and strides that this module names, int64."""
+    tiles, parts, states, workers = _plan(arguments, workers)
     peaks, sums, acc = states
     counter = np.zeros(1, np.int64)
-    sizes = np.array(
-        [
-            group, dim, padded_dim, block_size, columns_per_block,
-            kv_heads * dim * slots * item, dim * slots * item, slots * item,
-            kv_heads * block_size * padded_dim * item, block_size * padded_dim * item, padded_dim * item,
-            item, q_item, window, heads,
-        ]
-    )  # fmt: skip
     if workers == 1:
-        _share(
-            tiles, parts, states, counter, sizes, softcap, scale, q, row_stride, out, keys, values, starts, lens,
-            tables, tag, q_tag,
-        )  # fmt: skip
+        _share(arguments, scale, softcap, tiles, parts, states, counter, tag, q_tag)
     else:
         for _worker in prange(workers):
-            _share(
-                tiles, parts, (peaks, sums, acc), counter, sizes, softcap, scale, q, row_stride, out, keys, values,
-                starts, lens, tables, tag, q_tag,
-            )  # fmt: skip
+            _share(arguments, scale, softcap, tiles, parts, (peaks, sums, acc), counter, tag, q_tag)
     if len(parts) > 0:
-        _merge_parts(tiles, states, sizes, out, starts, q_tag)
-    _clear(out, int64(starts[sequences]), rows, heads * dim, q_item, q_tag)
+        _merge_parts(arguments, tiles, states, q_tag)
+    _clear(arguments, q_tag)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,19 +29,19 @@ def sample(logits: Tensor, *fields: Tensor) -> Tensor:
                 f"argument {index} of sample: {field.dtype} {tuple(field.shape)}, wanted {dtype} [{wanted}]"
             )
     out = torch.empty(rows, dtype=torch.int64)
-    addresses = [field.data_ptr() for field in fields]
-    sample_rows(
-        logits.data_ptr(),
-        logits.stride(0) * logits.itemsize,
-        rows,
-        vocab,
-        logits.itemsize,
-        *addresses[:13],
-        fields[11].shape[0],
-        *addresses[13:],
-        fields[14].shape[0],
-        out.data_ptr(),
-        threads(),
-        TAGS[logits.dtype],
+    arguments = np.array(
+        [
+            logits.data_ptr(),
+            logits.stride(0) * logits.itemsize,
+            rows,
+            vocab,
+            logits.itemsize,
+            out.data_ptr(),
+            fields[11].shape[0],
+            fields[14].shape[0],
+            *(field.data_ptr() for field in fields),
+        ],
+        dtype=np.int64,
     )
+    sample_rows(arguments, threads(), TAGS[logits.dtype])
     return out

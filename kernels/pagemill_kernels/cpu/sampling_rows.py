@@ -23,6 +23,11 @@ NEGLIGIBLE = np.float32(-32)
 """Scaled logits below this hold less mass, all ids together, than the last bit of a top_p below 1."""
 GROUPS = 256
 """Groups of four ids whose random words are made at a time."""
+# Places in `arguments`: the logits and sizes, then the addresses of the batch's fields in their order.
+LOGITS, ROW_BYTES, ROWS, VOCAB, ITEM, OUT, BIASES, HISTORIES = range(8)
+TEMPERATURE, TOP_K, TOP_P, MIN_P, REPETITION, FREQUENCY, PRESENCE, SEEDS, POSITIONS, CHOICE = range(8, 18)
+BIAS_OFFSETS, BIAS_IDS, BIAS_VALUES, HISTORY_OFFSETS, HISTORY_IDS, HISTORY_COUNTS = range(18, 24)
+
 _WORDS = 1 << 32
 _WORD_UNIT = np.float32(2.0**-32)
 SERIAL_WORK = 65_536
@@ -197,66 +202,84 @@ def _sample_row(values, vocab, temperature, top_k, top_p, min_p, seed, position,
 
 
 @inner
-def _share(logits, row_bytes, rows, vocab, item, floats, ints, longs, lists, out, counter, tag):
+def _floats(arguments, name):
+    return carray(pointer(arguments[name]), (arguments[ROWS],), np.float32)
+
+
+@inner
+def _ints(arguments, name, size):
+    return carray(pointer(arguments[name]), (size,), np.int32)
+
+
+@inner
+def _longs(arguments, name):
+    return carray(pointer(arguments[name]), (arguments[ROWS],), np.int64)
+
+
+@inner
+def _lists(arguments, offsets, ids, size, row):
+    """The ids of one row's ragged list, and where it starts and ends."""
+    bounds = _ints(arguments, offsets, arguments[ROWS] + 1)
+    return _ints(arguments, ids, size)[bounds[row] : bounds[row + 1]], bounds[row], bounds[row + 1]
+
+
+@inner
+def _edit_row(arguments, row, values):
+    """Bias, bans and penalties; returns the lowest id that is not banned where nothing is left, else -1."""
+    biases, histories = arguments[BIASES], arguments[HISTORIES]
+    ids, first, last = _lists(arguments, BIAS_OFFSETS, BIAS_IDS, biases, row)
+    amounts = carray(pointer(arguments[BIAS_VALUES]), (biases,), np.float32)[first:last]
+    _apply_bias(values, ids, amounts)
+    seen, first, last = _lists(arguments, HISTORY_OFFSETS, HISTORY_IDS, histories, row)
+    counts = _ints(arguments, HISTORY_COUNTS, histories)[first:last]
+    repetition, frequency = _floats(arguments, REPETITION)[row], _floats(arguments, FREQUENCY)[row]
+    _apply_penalties(values, seen, counts, repetition, frequency, _floats(arguments, PRESENCE)[row])
+    if _largest(values, len(values))[0] == NEGATIVE:
+        return _lowest_allowed(arguments[VOCAB], ids, amounts)
+    return int64(-1)
+
+
+@inner
+def _share(arguments, counter, tag):
     """One thread's share of the rows."""
-    temperature, top_p, min_p, repetition, frequency, presence = floats
-    top_k, choice = ints
-    seeds, positions = longs
-    bias_offsets, bias_ids, bias_values, history_offsets, history_ids, history_counts = lists
+    rows, vocab, item = arguments[ROWS], arguments[VOCAB], arguments[ITEM]
     size = -(-vocab // LANES) * LANES
     values = np.empty(size, np.float32)
     scaled = np.empty(size, np.float32)
     masses = np.empty(size, np.float32)
     ids = np.empty(size, np.int32)
+    out = _longs(arguments, OUT)
     while True:
         row = take_next(counter.ctypes.data)
         if row >= rows:
             return
-        _read_logits(logits + row * row_bytes, vocab, item, values, tag)
-        low, high = bias_offsets[row], bias_offsets[row + 1]
-        _apply_bias(values, bias_ids[low:high], bias_values[low:high])
-        first, last = history_offsets[row], history_offsets[row + 1]
-        _apply_penalties(
-            values, history_ids[first:last], history_counts[first:last], repetition[row], frequency[row], presence[row]
-        )  # fmt: skip
-        if _largest(values, size)[0] == NEGATIVE:
-            out[row] = _lowest_allowed(vocab, bias_ids[low:high], bias_values[low:high])
+        _read_logits(arguments[LOGITS] + row * arguments[ROW_BYTES], vocab, item, values, tag)
+        fallback = _edit_row(arguments, row, values)
+        if fallback >= 0:
+            out[row] = fallback
             continue
         out[row] = _sample_row(
-            values, vocab, temperature[row], top_k[row], top_p[row], min_p[row], seeds[row], positions[row],
-            int64(choice[row]), ids, scaled, masses,
-        )  # fmt: skip
+            values,
+            vocab,
+            _floats(arguments, TEMPERATURE)[row],
+            int64(_ints(arguments, TOP_K, rows)[row]),
+            _floats(arguments, TOP_P)[row],
+            _floats(arguments, MIN_P)[row],
+            _longs(arguments, SEEDS)[row],
+            _longs(arguments, POSITIONS)[row],
+            int64(_ints(arguments, CHOICE, rows)[row]),
+            ids,
+            scaled,
+            masses,
+        )
 
 
 @kernel
-def sample_rows(
-    logits, row_bytes, rows, vocab, item, temperature, top_k, top_p, min_p, repetition, frequency, presence, seeds,
-    positions, choice, bias_offsets, bias_ids, bias_values, biases, history_offsets, history_ids, history_counts,
-    histories, out, workers, tag,
-):  # fmt: skip
-    """One id per row; every argument from `temperature` on is an address, but the lengths of the lists."""
-    floats = (
-        carray(pointer(temperature), (rows,), np.float32),
-        carray(pointer(top_p), (rows,), np.float32),
-        carray(pointer(min_p), (rows,), np.float32),
-        carray(pointer(repetition), (rows,), np.float32),
-        carray(pointer(frequency), (rows,), np.float32),
-        carray(pointer(presence), (rows,), np.float32),
-    )
-    ints = (carray(pointer(top_k), (rows,), np.int32), carray(pointer(choice), (rows,), np.int32))
-    longs = (carray(pointer(seeds), (rows,), np.int64), carray(pointer(positions), (rows,), np.int64))
-    lists = (
-        carray(pointer(bias_offsets), (rows + 1,), np.int32),
-        carray(pointer(bias_ids), (biases,), np.int32),
-        carray(pointer(bias_values), (biases,), np.float32),
-        carray(pointer(history_offsets), (rows + 1,), np.int32),
-        carray(pointer(history_ids), (histories,), np.int32),
-        carray(pointer(history_counts), (histories,), np.int32),
-    )
-    drawn = carray(pointer(out), (rows,), np.int64)
+def sample_rows(arguments, workers, tag):
+    """One id per row; arguments are the addresses and sizes that this module names, int64."""
     counter = np.zeros(1, np.int64)
-    if workers == 1 or rows == 1 or rows * vocab < SERIAL_WORK:
-        _share(logits, row_bytes, rows, vocab, item, floats, ints, longs, lists, drawn, counter, tag)
+    if workers == 1 or arguments[ROWS] == 1 or arguments[ROWS] * arguments[VOCAB] < SERIAL_WORK:
+        _share(arguments, counter, tag)
     else:
-        for _worker in prange(min(workers, rows)):
-            _share(logits, row_bytes, rows, vocab, item, floats, ints, longs, lists, drawn, counter, tag)
+        for _worker in prange(min(workers, arguments[ROWS])):
+            _share(arguments, counter, tag)
