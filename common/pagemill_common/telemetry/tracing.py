@@ -42,7 +42,7 @@ class Telemetry:
     def shutdown(self, timeout: float = 5.0) -> None:
         """Sends the spans that are left and closes the Prometheus port. Blocks for `timeout` seconds at most."""
         if self._provider is not None:
-            # In a thread that may be left behind: for a receiver that is gone the exporter takes longer than it is told.
+            # In a thread that may be left behind: with its receiver gone the exporter takes longer than it is told.
             flush = threading.Thread(target=self._provider.shutdown, name="telemetry-flush", daemon=True)
             flush.start()
             flush.join(timeout)

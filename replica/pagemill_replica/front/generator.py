@@ -25,8 +25,10 @@ from pagemill_replica.front.metrics import ReplicaMetrics
 from pagemill_replica.front.record import RequestRecord
 
 WATCHDOG_SLACK_SECONDS = 0.05
-"""How long after a request's time the front leaves it to the engine to end it. The engine ends requests between steps, so
-in a long step it is the front that keeps the time, well before the caller's own deadline, 250 ms later, hides the details.
+"""How long after a request's time the front leaves it to the engine to end it.
+
+The engine ends requests between steps, so in a long step it is the front that keeps the time, well before the caller's
+own deadline, 250 ms later, hides the details.
 """
 END_WAIT_SECONDS = 0.25
 """How long the last message waits for the engine's timing after a stop string."""
