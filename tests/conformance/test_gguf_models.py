@@ -1,0 +1,158 @@
+"""Tiny models written as GGUF files by the `gguf` package compute what transformers computes of the same weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from pagemill_replica.checkpoint import CheckpointError, open_checkpoint
+from pagemill_replica.engine.params import Sampling
+from pagemill_replica.engine.plan import ScheduledSequence, StepPlan
+from pagemill_replica.runner import CpuRunner
+
+VOCAB = 96
+SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+}
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False)),
+    "llama tied": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True)),
+    "llama with biases": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, attention_bias=True)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=32)),
+}
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
+NAMES = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+
+
+def _gguf_name(name: str) -> str:
+    stem, _, kind = name.rpartition(".")
+    layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
+    return f"blk.{layer[1]}.{NAMES[layer[2]]}.{kind}" if layer else f"{NAMES[stem]}.{kind}"
+
+
+def _interleave(values: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of each head from half-split to interleaved order, as llama.cpp's converter stores them."""
+    halves = values.reshape(heads, 2, len(values) // heads // 2, -1)
+    return np.ascontiguousarray(np.stack((halves[:, 0], halves[:, 1]), axis=2)).reshape(values.shape)
+
+
+def _write(file: Path, model: PreTrainedModel, name: str, type_name: str) -> None:
+    """Stores the model's matrices as `type_name` and leaves in the model what a reader gets back."""
+    arch, config = name.split()[0], model.config
+    writer = gguf.GGUFWriter(file, arch)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    if arch == "qwen3":
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+    writer.add_token_list([f"t{i}" for i in range(VOCAB)])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_eot_token_id(3)
+    for parameter_name, parameter in model.named_parameters():
+        matrix = parameter.dim() == 2
+        kind = gguf.GGMLQuantizationType[type_name if matrix else "F32"]
+        values = parameter.detach().numpy()
+        heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
+        role = re.search(r"self_attn\.([qk])_proj", parameter_name)
+        stored = _interleave(values, heads[role[1]]) if role and arch == "llama" else values
+        writer.add_tensor(_gguf_name(parameter_name), gguf.quants.quantize(stored, kind), raw_dtype=kind)
+        if matrix:
+            restored = gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind)
+            parameter.copy_(torch.tensor(restored.astype(np.float32)))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@torch.no_grad()
+def _model_and_file(folder: Path, name: str, type_name: str) -> tuple[PreTrainedModel, Path]:
+    torch.manual_seed(len(name))
+    model = MODELS[name]().eval()
+    for parameter_name, parameter in model.named_parameters():
+        spread = torch.randn_like(parameter)
+        parameter.copy_(1 + 0.3 * spread if "norm" in parameter_name else 0.15 * spread)
+    file = folder / "model.gguf"
+    _write(file, model, name, type_name)
+    return model, file
+
+
+@pytest.mark.parametrize(
+    ("name", "type_name"), [("llama", t) for t in TYPES] + [(n, "Q8_0") for n in MODELS if n != "llama"]
+)
+def test_logits_equal_those_of_transformers(
+    name: str, type_name: str, tmp_path: Path, open_runner: Callable[..., CpuRunner]
+) -> None:
+    model, file = _model_and_file(tmp_path, name, type_name)
+    generator = torch.Generator().manual_seed(11)
+    prompts = [torch.randint(0, VOCAB, (n,), generator=generator).tolist() for n in (1, 16, 33)]
+    runner = open_runner(file)
+    plan = [
+        ScheduledSequence(i, ids, 0, [3 * i, 3 * i + 1, 3 * i + 2], True, Sampling(temperature=0.0), ids, [])
+        for i, ids in enumerate(prompts)
+    ]
+    with torch.inference_mode():
+        theirs = torch.stack([model(torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in prompts])
+    torch.testing.assert_close(runner.logits(StepPlan(plan)), theirs, atol=3e-5, rtol=3e-5)
+
+
+def test_the_file_says_what_the_model_is(tmp_path: Path) -> None:
+    _, file = _model_and_file(tmp_path, "qwen3", "BF16")
+    checkpoint = open_checkpoint(file)
+    config = checkpoint.config
+    assert (config.vocab_size, config.head_dim, config.qk_norm) == (VOCAB, 32, True)
+    assert (config.bos_token_id, checkpoint.generation.eos_token_ids) == (1, (2, 3))
+    assert not config.tied_embeddings
+    assert checkpoint.weight_format == "gguf/BF16+F32"
+    assert checkpoint.metadata["tokenizer.ggml.tokens"] == [f"t{i}" for i in range(VOCAB)]
+
+
+def test_an_unsupported_type_names_tensor_and_type(tmp_path: Path) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"model\.gguf: tensor token_embd\.weight has type Q5_0; supported are F32"
+    ):
+        open_checkpoint(_model_and_file(tmp_path, "llama", "Q5_0")[1])
