@@ -83,15 +83,16 @@ class Session:
         """Alternating user and assistant messages."""
 
     def turn(self, interactive: bool) -> bool:
-        """Reads a line and acts on it; False when the session is over."""
+        """Reads a line and acts on it; False when the session is over. Ctrl-C at any moment leaves it going."""
         try:
-            line = _read_line(interactive)
+            return self._act(_read_line(interactive).strip())
         except EOFError:
             return False
         except KeyboardInterrupt:
             note("/exit or Ctrl-D leaves.")
             return True
-        text = line.strip()
+
+    def _act(self, text: str) -> bool:
         if text.startswith("/"):
             return self.command(text)
         if text:
