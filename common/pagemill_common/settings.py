@@ -195,7 +195,10 @@ def _metavar(field: FieldInfo) -> str:
 
 
 def _show_default(field: FieldInfo) -> str:
-    value = field.get_default(call_default_factory=True, validated_data={})
+    if field.default_factory is not None:
+        # It depends on machine and process; the description says how.
+        return "computed"
+    value = field.get_default()
     if value is None or value == () or value == "":
         return "none"
     if isinstance(value, bool):

@@ -98,7 +98,8 @@ class ReplicaSettings(Settings):
         15.0, ge=0, description="Streams that still run are closed this long before the drain's time is up."
     )
     cache_dir: Path = Field(
-        default_factory=_default_cache, description="Folder that remembers the hashes of weight files."
+        default_factory=_default_cache,
+        description="Folder that remembers the hashes of weight files; by default pagemill in the user's cache folder.",
     )
     metrics_listen: Address | None = Field(None, description="Address of the Prometheus port; port 0 takes a free one.")
     otlp_endpoint: str | None = Field(

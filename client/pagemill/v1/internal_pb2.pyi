@@ -38,7 +38,7 @@ class Placement(_message.Message):
     attempt: _builtins.int
     """The attempt within the call, from 1. A higher one supersedes and aborts the lower."""
     reservation_id: _builtins.str
-    """The reservation in Redis that the replica's ledger takes over; empty in local mode."""
+    """The reservation that the replica's ledger takes over and reports as seen; in local mode none stands in Redis."""
     epoch: _builtins.str
     """The epoch of the replica that the reservation was made on. A replica with another epoch refuses the request."""
     need_blocks: _builtins.int

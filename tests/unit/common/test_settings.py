@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -165,3 +167,10 @@ def test_field_without_description_is_refused() -> None:
 @given(st.integers(0, 1 << 50))
 def test_number_of_bytes_reads_back(size: int) -> None:
     assert parse_size(str(size)) == size
+
+
+def test_the_documented_defaults_are_the_same_on_every_machine() -> None:
+    class Made(Settings):
+        place: str = Field(default_factory=lambda: f"{os.getpid()}", description="Where.")
+
+    assert Made.settings_table()[0][2] == "computed"
