@@ -10,7 +10,7 @@ from opentelemetry.trace import Span, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from pagemill_common.telemetry import Telemetry, names
-from pagemill_router.histogram import FastHistogram
+from pagemill_common.telemetry.fast_histogram import FastHistogram
 
 POLICY_TIME = "pagemill.router.policy.time"
 REFUSALS = "pagemill.router.refusals"

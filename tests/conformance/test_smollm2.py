@@ -15,10 +15,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from pagemill_common.tokenisation import ModelTokenizer
 from pagemill_replica.checkpoint import open_checkpoint
-from pagemill_replica.engine.params import Sampling
-from pagemill_replica.engine.plan import ScheduledSequence, StepPlan
 from pagemill_replica.runner import CpuRunner
 from pagemill_replica.tokenizer import build_bundle
+from support.logits import last_logits
 
 pytestmark = pytest.mark.model
 
@@ -129,20 +128,11 @@ def test_greedy_output_equals_transformers_token_for_token(
     assert "Paris" in tokenizer.decode(outputs[0])
 
 
-def _last_logits(runner: CpuRunner, prompts: list[list[int]]) -> torch.Tensor:
-    plan, block = [], 0
-    for key, ids in enumerate(prompts):
-        table = list(range(block, block + -(-len(ids) // runner.block_size)))
-        block += len(table)
-        plan.append(ScheduledSequence(key, ids, 0, table, True, Sampling(temperature=0.0), ids, []))
-    return runner.logits(StepPlan(plan))
-
-
 def test_float32_logits_agree(
     smollm2_file: Path, oracle: LlamaForCausalLM, prompts: list[list[int]], open_runner: Callable[..., CpuRunner]
 ) -> None:
     chosen = prompts[:6] + prompts[20:30]
-    ours = _last_logits(open_runner(smollm2_file), chosen)
+    ours = last_logits(open_runner(smollm2_file), chosen)
     theirs = torch.cat([_oracle_logits(oracle, ids, 1) for ids in chosen])
     torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=0)
 
@@ -154,7 +144,7 @@ def test_bfloat16_logits_agree_with_float32(
 
     A wrong rotation, scale, norm or bias gives a relative error near 1.
     """
-    ours = _last_logits(open_runner(smollm2_file, dtype="bfloat16"), prompts)
+    ours = last_logits(open_runner(smollm2_file, dtype="bfloat16"), prompts)
     theirs = torch.cat([_oracle_logits(oracle, ids, 1) for ids in prompts])
     relative = (ours - theirs).norm(dim=1) / theirs.norm(dim=1)
     expected, found = theirs.log_softmax(-1), ours.log_softmax(-1)
@@ -173,7 +163,7 @@ def test_deterministic_runs_do_not_depend_on_batch_or_chunks(
 ) -> None:
     runner = open_runner(smollm2_file, dtype="float32", deterministic=True)
     few = [prompts[0], prompts[24], prompts[37]]
-    together = _last_logits(runner, few)
-    alone = torch.cat([_last_logits(runner, [ids]) for ids in few])
+    together = last_logits(runner, few)
+    alone = torch.cat([last_logits(runner, [ids]) for ids in few])
     assert torch.equal(together, alone)
     assert run_greedy(runner, few, 8, budget=9) == [run_greedy(runner, [ids], 8, budget=500)[0] for ids in few]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from pagemill_router.histogram import FastHistogram
+from pagemill_common.telemetry.fast_histogram import FastHistogram
 
 
 def test_prometheus_reads_cumulative_buckets_sum_and_count() -> None:
