@@ -9,13 +9,16 @@ sets variables such as PAGEMILL_ROUTER_PORT for a service of that name, so no fi
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import socket
 import sys
 import types
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -133,6 +136,24 @@ class Settings(BaseSettings):
             else:
                 parser.add_argument(flag(name), metavar=_metavar(field), **common)
         return parser
+
+
+class TierSettings(Settings):
+    """What a router and a replica can both be told of what others see of them."""
+
+    metrics_listen: Address | None = Field(None, description="Address of the Prometheus port; port 0 takes a free one.")
+    otlp_endpoint: str | None = Field(
+        None, description="OTLP receiver over gRPC for traces, such as http://localhost:4317."
+    )
+    log_format: LogFormat = Field("auto", description="auto: readable on a terminal, else JSON; or json, or text.")
+    log_level: LogLevel = Field("info", description="The least grave lines that are written.")
+    reflection: bool = Field(False, description="Serve gRPC reflection and channelz.")
+    status_file: Path | None = Field(None, description="File in which to tell, as JSON, how far the start is.")
+
+
+def default_name() -> str:
+    """The name of a process in its pool: host and process id."""
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def flag(name: str) -> str:

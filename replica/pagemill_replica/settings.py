@@ -10,13 +10,9 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from pagemill_common.settings import Address, CommaList, Duration, LogFormat, LogLevel, Settings, Size
+from pagemill_common.settings import Address, CommaList, Duration, Size, TierSettings, default_name
 
 _ANY_HOSTS = ("0.0.0.0", "[::]", "*")
-
-
-def _default_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def _default_cache() -> Path:
@@ -24,7 +20,7 @@ def _default_cache() -> Path:
     return (Path(root) if root else Path.home() / ".cache") / "pagemill"
 
 
-class ReplicaSettings(Settings):
+class ReplicaSettings(TierSettings):
     """Flags of `pagemill replica` and PAGEMILL_REPLICA_* variables."""
 
     model_config = SettingsConfigDict(env_prefix="PAGEMILL_REPLICA_")
@@ -43,7 +39,7 @@ class ReplicaSettings(Settings):
         None, description="Address that routers are told to call; by default the one listened on, or the host's name."
     )
     name: str = Field(
-        default_factory=_default_name,
+        default_factory=default_name,
         pattern=r"^[A-Za-z0-9._-]{1,128}$",
         description="This replica's name in the pool; by default host and process id.",
     )
@@ -101,19 +97,11 @@ class ReplicaSettings(Settings):
         default_factory=_default_cache,
         description="Folder that remembers the hashes of weight files; by default pagemill in the user's cache folder.",
     )
-    metrics_listen: Address | None = Field(None, description="Address of the Prometheus port; port 0 takes a free one.")
-    otlp_endpoint: str | None = Field(
-        None, description="OTLP receiver over gRPC for traces, such as http://localhost:4317."
-    )
-    log_format: LogFormat = Field("auto", description="auto: readable on a terminal, else JSON; or json, or text.")
-    log_level: LogLevel = Field("info", description="The least grave lines that are written.")
-    reflection: bool = Field(False, description="Serve gRPC reflection and channelz.")
     fake_runner: str = Field(
         "",
         description="For tests: the script of a made-up model that runs in place of the weights.",
         json_schema_extra={"hidden": True},
     )
-    status_file: Path | None = Field(None, description="File in which to tell, as JSON, how far the start is.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from pagemill_common.settings import Address, AddressList, Duration, LogFormat, LogLevel, Settings
+from pagemill_common.settings import Address, AddressList, Duration, TierSettings, default_name
 from pagemill_router.policies.registry import DEFAULT_POLICY, POLICIES
 
 
-def _default_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
-
-
-class RouterSettings(Settings):
+class RouterSettings(TierSettings):
     """Flags of `pagemill router` and PAGEMILL_ROUTER_* variables."""
 
     model_config = SettingsConfigDict(env_prefix="PAGEMILL_ROUTER_")
@@ -27,7 +20,7 @@ class RouterSettings(Settings):
 
     listen: Address = Field("127.0.0.1:8450", description="Address to serve on; port 0 takes a free one.")
     name: str = Field(
-        default_factory=_default_name,
+        default_factory=default_name,
         min_length=1,
         max_length=128,
         description="This router's name, one for each process; by default host and process id.",
@@ -76,14 +69,6 @@ class RouterSettings(Settings):
     drain_grace: Duration = Field(
         60.0, ge=0, description="After that, how long streams may go on before they are closed."
     )
-    metrics_listen: Address | None = Field(None, description="Address of the Prometheus port; port 0 takes a free one.")
-    otlp_endpoint: str | None = Field(
-        None, description="OTLP receiver over gRPC for traces, such as http://localhost:4317."
-    )
-    log_format: LogFormat = Field("auto", description="auto: readable on a terminal, else JSON; or json, or text.")
-    log_level: LogLevel = Field("info", description="The least grave lines that are written.")
-    reflection: bool = Field(False, description="Serve gRPC reflection and channelz.")
-    status_file: Path | None = Field(None, description="File in which to tell, as JSON, how far the start is.")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
