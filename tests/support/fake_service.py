@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +61,15 @@ def endless(request: pb.GenerateRequest, context: grpc.ServicerContext) -> Itera
     gone = threading.Event()
     if context.add_callback(gone.set):
         gone.wait(30)
+
+
+def without_pause(request: pb.GenerateRequest, context: grpc.ServicerContext) -> Iterator[pb.GenerateResponse]:
+    """Says one letter after the other, as fast as they are taken, until the caller goes away."""
+    yield started()
+    for position in itertools.count():
+        if not context.is_active():
+            return
+        yield delta("x", 1, position=position)
 
 
 @dataclass

@@ -8,9 +8,9 @@ import typer
 from rich.table import Table
 
 from pagemill.cli import options as o
+from pagemill.cli.calls import call
 from pagemill.cli.console import note, out, print_json
 from pagemill.cli.inspect import mode_name, standing_name
-from pagemill.client import Client
 from pagemill.v1 import admin_pb2
 
 Replica = Annotated[
@@ -25,14 +25,12 @@ def cordon(
     json: o.Json = False,
 ) -> None:
     """Have this router send a replica no further requests."""
-    with Client(target) as client:
-        _show(client.cordon(replica, reason=reason), json)
+    _show(call(target, lambda client: client.cordon(replica, reason=reason)), json)
 
 
 def uncordon(replica: Replica, target: o.Target = None, json: o.Json = False) -> None:
     """Take a cordon back."""
-    with Client(target) as client:
-        _show(client.uncordon(replica), json)
+    _show(call(target, lambda client: client.uncordon(replica)), json)
 
 
 def explain(
@@ -46,11 +44,11 @@ def explain(
 ) -> None:
     """Say where a request would go and why, and send it nowhere."""
     asked = o.given(model=model, max_tokens=max_tokens)
-    with Client(target) as client:
-        if chat or system:
-            found = client.explain(messages=o.chat_messages(prompt, system), **asked)
-        else:
-            found = client.explain(prompt, **asked)
+    if chat or system:
+        turns = o.chat_messages(prompt, system)
+        found = call(target, lambda client: client.explain(messages=turns, **asked))
+    else:
+        found = call(target, lambda client: client.explain(prompt, **asked))
     if json:
         print_json(found)
         return

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
+from pagemill.aio import AsyncClient
+from pagemill.aio_stream import AsyncGenerateStream
 from pagemill.answer import Chunk, Finished, Started
 from pagemill.cli import options as o
+from pagemill.cli.calls import call
 from pagemill.cli.console import note, print_json, write_text
-from pagemill.client import Client
-from pagemill.stream import GenerateStream
+from pagemill.options import ChatTurn, GenerateOptions
+from pagemill.stream import AnswerView
 
 
 def generate(
@@ -72,26 +75,36 @@ def generate(
         request_id=request_id,
         timeout=timeout,
     )
-    with Client(target) as client:
-        pace = Pace(time.monotonic)
-        if chat or system:
-            stream = client.generate(messages=o.chat_messages(text, system), **asked)
-        else:
-            stream = client.generate(text, **asked)
-        with stream:
-            show(stream, pace, as_json=json)
+    turns = o.chat_messages(text, system) if chat or system else None
+    summary = call(target, lambda client: answer(client, text, turns, asked, as_json=json))
     if stats:
-        note(pace.summary(stream))
+        note(summary)
 
 
-def show(stream: GenerateStream, pace: Pace, *, as_json: bool) -> None:
+async def answer(
+    client: AsyncClient,
+    prompt: str,
+    messages: Sequence[ChatTurn] | None,
+    asked: GenerateOptions,
+    *,
+    as_json: bool = False,
+) -> str:
+    """Asks with the messages, or with the bare prompt where there are none, and shows the answer; says how fast."""
+    pace = Pace(time.monotonic)
+    stream = client.generate(None if messages else prompt, messages=messages, **asked)
+    async with stream:
+        await show(stream, pace, as_json=as_json)
+    return pace.summary(stream)
+
+
+async def show(stream: AsyncGenerateStream, pace: Pace, *, as_json: bool) -> None:
     """Writes an answer as it comes: text, or JSON lines. The text ends with a newline whatever happens."""
     if as_json:
-        _show_json(stream, pace)
+        await _show_json(stream, pace)
         return
     last = "\n"
     try:
-        for chunk in stream:
+        async for chunk in stream:
             pace.saw(chunk)
             write_text(chunk.text)
             last = chunk.text[-1:] or last
@@ -131,7 +144,7 @@ class Pace:
             return None
         return (self._tokens - self._first_tokens) / (self._last - self._first)
 
-    def summary(self, stream: GenerateStream) -> str:
+    def summary(self, stream: AnswerView) -> str:
         """One line: time to first token, tokens a second, token counts, replica, why it ended."""
         parts = []
         if self.time_to_first_token is not None:
@@ -148,9 +161,9 @@ class Pace:
         return " · ".join(parts)
 
 
-def _show_json(stream: GenerateStream, pace: Pace) -> None:
+async def _show_json(stream: AsyncGenerateStream, pace: Pace) -> None:
     said_started = False
-    for chunk in stream:
+    async for chunk in stream:
         pace.saw(chunk)
         if not said_started and stream.started is not None:
             print_json(started_json(stream.started))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import time
@@ -10,11 +11,13 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from pagemill.aio import AsyncClient
+from pagemill.aio_stream import AsyncGenerateStream
 from pagemill.cli import options as o
 from pagemill.cli.ask import Pace, show
+from pagemill.cli.calls import Connection
 from pagemill.cli.console import complain, err, note, print_json
 from pagemill.cli.failures import advice, as_json, headline
-from pagemill.client import Client
 from pagemill.errors import PagemillError, TooLong
 from pagemill.options import GenerateOptions
 
@@ -57,13 +60,14 @@ def chat(
         stop=stop,
         timeout=timeout,
     )
-    with Client(target) as client:
-        served = client.model(model)
-        session = Session(client, asked, system, as_json=json, stats=stats)
+    with Connection(target) as connection:
+        served = connection.ask(lambda client: client.model(model))
+        session = Session(connection, asked, system, as_json=json, stats=stats)
         interactive = sys.stdin.isatty() and not json
         if interactive:
             _enable_line_editing()
-            note(f"{served.name}, {served.max_context_tokens} tokens of context, at {client.target}. /help for help.")
+            context = f"{served.max_context_tokens} tokens of context"
+            note(f"{served.name}, {context}, at {connection.target}. /help for help.")
         while session.turn(interactive):
             pass
 
@@ -72,9 +76,9 @@ class Session:
     """The conversation so far, and what the user does with it."""
 
     def __init__(
-        self, client: Client, asked: GenerateOptions, system: str | None, *, as_json: bool, stats: bool
+        self, connection: Connection, asked: GenerateOptions, system: str | None, *, as_json: bool, stats: bool
     ) -> None:
-        self._client = client
+        self._connection = connection
         self._asked = asked
         self._system = system
         self._as_json = as_json
@@ -126,20 +130,25 @@ class Session:
         question = {"role": "user", "content": text}
         pace = Pace(time.monotonic)
         try:
-            stream = self._client.generate(messages=[*before, *self.messages, question], **self._asked)
-            with stream:
-                try:
-                    show(stream, pace, as_json=self._as_json)
-                except KeyboardInterrupt:
-                    stream.cancel()
-                    note("cancelled.")
+            stream = self._connection.ask(
+                lambda client: self._answer(client, [*before, *self.messages, question], pace)
+            )
         except PagemillError as error:
             self._failed(error)
             return
+        if stream.cancelled:
+            note("cancelled.")
         if stream.text:
             self.messages += [question, {"role": "assistant", "content": stream.text}]
         if self._stats:
             note(pace.summary(stream))
+
+    async def _answer(self, client: AsyncClient, messages: list[dict[str, str]], pace: Pace) -> AsyncGenerateStream:
+        async with client.generate(messages=messages, **self._asked) as stream:
+            # Ctrl-C ends the answer; what has come of it belongs to the conversation.
+            with contextlib.suppress(asyncio.CancelledError):
+                await show(stream, pace, as_json=self._as_json)
+        return stream
 
     def _failed(self, error: PagemillError) -> None:
         if self._as_json:

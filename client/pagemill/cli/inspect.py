@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from pagemill.cli import options as o
+from pagemill.cli.calls import call
 from pagemill.cli.console import note, out, print_json, visible
-from pagemill.client import Client
 from pagemill.v1 import admin_pb2, model_pb2
 
 _COLOURS = ("cyan", "yellow", "green", "magenta")
@@ -29,11 +29,13 @@ def tokenize(
 ) -> None:
     """Show the tokens of a text, as a request would have them."""
     content = sys.stdin.read() if text == "-" else text
-    with Client(target) as client:
-        if chat or system:
-            found = client.tokenize(messages=o.chat_messages(content, system), model=model)
-        else:
-            found = client.tokenize(content, model=model, add_special_tokens=add_special_tokens)
+    if chat or system:
+        turns = o.chat_messages(content, system)
+        found = call(target, lambda client: client.tokenize(messages=turns, model=model))
+    else:
+        found = call(
+            target, lambda client: client.tokenize(content, model=model, add_special_tokens=add_special_tokens)
+        )
     if json:
         print_json(found)
     elif count:
@@ -52,8 +54,7 @@ def tokenize(
 
 def models(target: o.Target = None, json: o.Json = False) -> None:
     """List the models that ready replicas serve."""
-    with Client(target) as client:
-        found = client.models()
+    found = call(target, lambda client: client.models())
     if json:
         for model in found:
             print_json(model)
@@ -69,8 +70,7 @@ def models(target: o.Target = None, json: o.Json = False) -> None:
 
 def replicas(target: o.Target = None, json: o.Json = False) -> None:
     """List the replicas that the router knows, with how full they are."""
-    with Client(target) as client:
-        found = client.replicas()
+    found = call(target, lambda client: client.replicas())
     if json:
         for replica in found.replicas:
             print_json(replica)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,10 +10,10 @@ from rich.markup import escape
 
 from pagemill.cli import options as o
 from pagemill.cli import stack as s
-from pagemill.cli.ask import Pace, show
+from pagemill.cli.ask import answer
+from pagemill.cli.calls import call
 from pagemill.cli.console import complain, err, note, out
 from pagemill.cli.failures import ExitCode
-from pagemill.client import Client
 from pagemill.local.spans import processes, reserve_replies, tree_lines
 from pagemill.local.spec import StackSpec
 from pagemill.local.stack import LocalStack
@@ -74,11 +73,7 @@ def run(
 
 def _ask(stack: LocalStack, prompt: str, messages: list[dict[str, str]], asked: GenerateOptions) -> None:
     err().print(f"[bold]{escape(prompt)}[/bold]", soft_wrap=True)
-    with Client(stack.router_addresses[0]) as client:
-        pace = Pace(time.monotonic)
-        with client.generate(messages=messages, **asked) as stream:
-            show(stream, pace, as_json=False)
-        note(pace.summary(stream))
+    note(call(stack.router_addresses[0], lambda client: answer(client, prompt, messages, asked)))
 
 
 def _print_trace(collector: Collector, spec: StackSpec) -> None:

@@ -76,7 +76,11 @@ def terminate_as_interrupt() -> Iterator[None]:
     """Has SIGTERM and SIGHUP do what Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        # Whoever runs decides what an interrupt does to it. Started in a script's background, Ctrl-C is ignored.
+        on_interrupt = signal.getsignal(signal.SIGINT)
+        if not callable(on_interrupt):
+            raise KeyboardInterrupt
+        on_interrupt(number, frame)
 
     signals = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, interrupt) for number in signals}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
@@ -16,11 +17,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from pagemill.aio import AsyncClient
 from pagemill.channel import DEFAULT_TARGET
-from pagemill.client import Client
 from pagemill.errors import PagemillError
 from pagemill.local.models import ModelMissing, resolve_model
 from pagemill.local.packages import unmet
+from pagemill.v1 import model_pb2
 
 MIN_PYTHON = (3, 11)
 SPARE_BYTES = 512 * 2**20
@@ -187,13 +189,17 @@ def model_check(name: str) -> Check:
 def server_check(target: str) -> Check:
     """A server answers and serves a model."""
     try:
-        with Client(target, timeout=5, max_attempts=1) as client:
-            models = client.models()
+        models = asyncio.run(_models_of(target))
     except (PagemillError, ValueError) as error:
         return Check("server", Verdict.FAIL, str(error), "start one with `pagemill serve`, or correct --target")
     if not models:
         return Check("server", Verdict.FAIL, f"{target} serves no model", "`pagemill replicas` shows what it sees")
     return Check("server", Verdict.OK, f"{target} serves {', '.join(m.name for m in models)}")
+
+
+async def _models_of(target: str) -> list[model_pb2.Model]:
+    async with AsyncClient(target, timeout=5, max_attempts=1) as client:
+        return await client.models()
 
 
 _TORCH_PROBE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -21,7 +22,7 @@ from pagemill.cli.app import app
 from pagemill.cli.failures import ExitCode
 from pagemill.v1 import generation_pb2 as pb
 from pagemill_common import errors
-from support.fake_service import FakeServer, delta, endless, fail, finished, started
+from support.fake_service import FakeServer, delta, endless, fail, finished, started, without_pause
 
 COMMAND = [sys.executable, "-c", "from pagemill.cli import main; main()"]
 
@@ -232,11 +233,16 @@ class Terminal:
         self.seen = ""
         os.write(self._master, text.encode())
 
-    def close(self) -> int:
+    def leave(self) -> None:
+        """Waits for the command's end, which must be a good one."""
         try:
-            return self.process.wait(timeout=20)
+            with contextlib.suppress(OSError):  # EIO: the other end is closed.
+                while select.select([self._master], [], [], 20)[0] and (more := os.read(self._master, 4096)):
+                    self.seen += more.decode("utf-8", "replace")
+            assert self.process.wait(timeout=20) == 0, self.seen
         finally:
             self.process.kill()
+            self.process.wait()
             os.close(self._master)
 
 
@@ -259,7 +265,20 @@ def test_ctrl_c_cancels_the_answer_and_not_the_session(fake: FakeServer) -> None
     terminal.type("\x03")
     terminal.expect("/exit")
     terminal.type("/exit\n")
-    assert terminal.close() == 0
+    terminal.leave()
+
+
+def test_ctrl_c_at_any_moment_of_a_fast_answer_leaves_the_session_going(fake: FakeServer) -> None:
+    fake.generate = without_pause
+    terminal = Terminal("chat", "-t", fake.address)
+    terminal.expect("/help")
+    for _ in range(25):
+        terminal.type("hi\n")
+        terminal.expect("x" * 200)
+        terminal.type("\x03")
+        terminal.expect("cancelled")
+    terminal.type("/exit\n")
+    terminal.leave()
 
 
 def test_ctrl_c_in_generate_cancels_and_exits_130(fake: FakeServer) -> None:
@@ -280,7 +299,7 @@ def test_output_on_a_terminal_cannot_drive_it(fake: FakeServer) -> None:
     fake.generate = lambda request, context: iter([started(), delta("a\x1b[2Jb\n", 1), finished(1)])
     terminal = Terminal("generate", "hi", "-t", fake.address)
     terminal.expect("a\\x1b[2Jb")
-    assert terminal.close() == 0
+    terminal.leave()
     assert run("generate", "hi", "-t", fake.address).stdout == "a\x1b[2Jb\n", "a pipe gets the text as it is"
 
 
