@@ -17,6 +17,13 @@ class Family(StrEnum):
 
 SUPPORTED_FAMILIES = ", ".join(Family)
 
+MAX_LAYERS = 1024
+"""Several times the deepest model; a damaged config must not make a reader list a billion layers."""
+MAX_CONTEXT = 1 << 24
+"""Positions; rotation tables are allocated for each, and no published model goes further."""
+MAX_WINDOW = (1 << 31) - 1
+"""Positions."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -71,6 +78,10 @@ class ModelConfig:
         for name in (*sizes, "max_context"):
             if getattr(self, name) < 1:
                 return f"{name} is {getattr(self, name)}; it must be at least 1"
+        if self.max_context > MAX_CONTEXT:
+            return f"max_context is {self.max_context}; it must be at most {MAX_CONTEXT}"
+        if any(not 0 <= window <= MAX_WINDOW for window in self.layer_windows):
+            return f"the sliding window is {min(self.layer_windows)}; it must be between 0 and {MAX_WINDOW}"
         if self.heads % self.kv_heads:
             return f"{self.heads} heads cannot share {self.kv_heads} kv heads evenly"
         if self.head_dim % 2:
@@ -96,3 +107,17 @@ class GenerationDefaults:
     repetition_penalty: float | None = None
     eos_token_ids: tuple[int, ...] = ()
     """Every id that ends a text, of the model's config and its generation defaults."""
+
+    def problem(self) -> str | None:
+        """Why no request could be sampled with these, or None."""
+        if self.temperature is not None and self.temperature < 0:
+            return f"temperature is {self.temperature}; it must not be negative"
+        if self.top_k is not None and self.top_k < 0:
+            return f"top_k is {self.top_k}; it must not be negative"
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            return f"top_p is {self.top_p}; it must be above 0 and at most 1"
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            return f"min_p is {self.min_p}; it must be between 0 and 1"
+        if self.repetition_penalty is not None and self.repetition_penalty <= 0:
+            return f"repetition_penalty is {self.repetition_penalty}; it must be above 0"
+        return None

@@ -16,16 +16,25 @@ class Fields:
 
     file: Path
     values: Mapping[str, object]
+    label: str = ""
+    """What errors put before a key, such as `rope_scaling.`."""
 
     def integer(self, key: str, default: int | None = None) -> int:
         """A whole number; `default` None makes it required."""
         value = self.values.get(key)
         if value is None:
             if default is None:
-                raise CheckpointError(self.file, f"lacks {key}")
+                raise self._lacks(key)
             return default
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(key, value, "a whole number")
+        return value
+
+    def count(self, key: str, most: int) -> int:
+        """A required whole number from 1 to `most`: for what is allocated before a file's size can bound it."""
+        value = self.integer(key)
+        if not 1 <= value <= most:
+            raise self._wrong(key, value, f"between 1 and {most}")
         return value
 
     def optional_integer(self, key: str) -> int | None:
@@ -37,9 +46,9 @@ class Fields:
         value = self.values.get(key)
         if value is None:
             if default is None:
-                raise CheckpointError(self.file, f"lacks {key}")
+                raise self._lacks(key)
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _is_finite(value):
             raise self._wrong(key, value, "a finite number")
         return float(value)
 
@@ -61,7 +70,7 @@ class Fields:
         value = self.values.get(key)
         if value is None:
             if default is None:
-                raise CheckpointError(self.file, f"lacks {key}")
+                raise self._lacks(key)
             return default
         if not isinstance(value, str):
             raise self._wrong(key, value, "a string")
@@ -84,7 +93,31 @@ class Fields:
             return None
         if not isinstance(value, dict):
             raise self._wrong(key, value, "an object")
-        return Fields(self.file, value)
+        return Fields(self.file, value, f"{self.label}{key}.")
+
+    def _lacks(self, key: str) -> CheckpointError:
+        return CheckpointError(self.file, f"lacks {self.label}{key}")
 
     def _wrong(self, key: str, value: object, wanted: str) -> CheckpointError:
-        return CheckpointError(self.file, f"{key} is {str(value)[:80]!r}; it must be {wanted}")
+        return CheckpointError(self.file, f"{self.label}{key} is {str(value)[:80]!r}; it must be {wanted}")
+
+
+def read_head_dim(fields: Fields, key: str, hidden_size: int, heads: int, default: int | None = None) -> int:
+    """The head size under `key`, else `default`, else the hidden size shared out evenly over the heads."""
+    given = fields.optional_integer(key)
+    if given is None:
+        given = default
+    if given is not None:
+        return given
+    if heads < 1 or hidden_size % heads:
+        raise CheckpointError(
+            fields.file, f"a hidden size of {hidden_size} cannot be shared by {heads} heads, and {key} is not given"
+        )
+    return hidden_size // heads
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # A whole number beyond float64.
+        return False

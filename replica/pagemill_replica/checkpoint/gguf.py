@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Collection
 from pathlib import Path
 
 from pagemill_replica.checkpoint.checkpoint import Checkpoint
 from pagemill_replica.checkpoint.config import ModelConfig
-from pagemill_replica.checkpoint.errors import CheckpointError
+from pagemill_replica.checkpoint.errors import AGAIN, CheckpointError
 from pagemill_replica.checkpoint.fields import Fields
 from pagemill_replica.checkpoint.gguf_config import (
     INTERLEAVED,
@@ -17,8 +19,6 @@ from pagemill_replica.checkpoint.gguf_config import (
 from pagemill_replica.checkpoint.gguf_file import GgufHeader, GgufTensor, read_header
 from pagemill_replica.checkpoint.layout import check_tensors
 from pagemill_replica.checkpoint.tensors import ENCODINGS, TensorEntry
-
-VECTOR_NAMES = ("norm.weight", ".bias")
 
 
 def open_file(file: Path) -> Checkpoint:
@@ -34,6 +34,7 @@ def open_file(file: Path) -> Checkpoint:
         name: _entry(file, name, tensor, header.size, _interleaved_heads(name, config) if interleaved else 0)
         for name, tensor in tensors.items()
     }
+    _check_apart(file, entries.values())
     return Checkpoint(
         path=file,
         kind="gguf",
@@ -46,11 +47,14 @@ def open_file(file: Path) -> Checkpoint:
 
 
 def _named(file: Path, header: GgufHeader) -> dict[str, GgufTensor]:
-    tensors = {}
+    tensors: dict[str, GgufTensor] = {}
     for tensor in header.tensors:
         if tensor.name == "rope_freqs.weight":
             raise CheckpointError(file, "rope scaling of type llama3 (rope_freqs.weight) is not supported")
-        tensors[canonical_name(tensor.name) or tensor.name] = tensor
+        name = canonical_name(tensor.name) or tensor.name
+        if name in tensors:
+            raise CheckpointError(file, f"is corrupt: {tensors[name].name} and {tensor.name} are the same tensor")
+        tensors[name] = tensor
     return tensors
 
 
@@ -67,10 +71,20 @@ def _entry(file: Path, name: str, tensor: GgufTensor, size: int, interleaved_hea
         raise CheckpointError(file, f"tensor {tensor.name} has type {tensor.type_name}; supported are {supported}")
     if tensor.shape[-1] % encoding.block:
         raise CheckpointError(
-            file, f"is corrupt: rows of {tensor.shape[-1]} in {tensor.name} cannot be {encoding.name}"
+            file, f"is corrupt: rows of {tensor.shape[-1]} in tensor {tensor.name} cannot be {encoding.name}; {AGAIN}"
         )
+    if interleaved_heads and len(tensor.shape) == 1 and encoding.block > 1:
+        raise CheckpointError(file, f"tensor {tensor.name} is a vector of type {encoding.name}; supported is F32")
     entry = TensorEntry(name, encoding, tensor.shape, file, tensor.offset, interleaved_heads)
     if entry.offset + entry.nbytes > size:
         end = entry.offset + entry.nbytes
-        raise CheckpointError(file, f"is truncated: tensor {tensor.name} ends at byte {end}, the file at {size}")
+        raise CheckpointError(
+            file, f"is truncated: tensor {tensor.name} ends at byte {end}, the file at {size}; {AGAIN}"
+        )
     return entry
+
+
+def _check_apart(file: Path, entries: Collection[TensorEntry]) -> None:
+    for first, second in itertools.pairwise(sorted(entries, key=lambda e: (e.offset, e.nbytes))):
+        if first.offset + first.nbytes > second.offset:
+            raise CheckpointError(file, f"is corrupt: tensors {first.name} and {second.name} overlap; {AGAIN}")

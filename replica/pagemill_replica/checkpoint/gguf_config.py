@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from pagemill_replica.checkpoint.config import Family, GenerationDefaults, ModelConfig
-from pagemill_replica.checkpoint.errors import CheckpointError
-from pagemill_replica.checkpoint.fields import Fields
+from pagemill_replica.checkpoint.config import MAX_LAYERS, Family, GenerationDefaults, ModelConfig
+from pagemill_replica.checkpoint.errors import AGAIN, CheckpointError
+from pagemill_replica.checkpoint.fields import Fields, read_head_dim
 from pagemill_replica.checkpoint.layout import EMBEDDING, FINAL_NORM, HEAD, layer_name
 
 ARCHITECTURES = {"llama": Family.LLAMA, "mistral": Family.MISTRAL, "qwen2": Family.QWEN2, "qwen3": Family.QWEN3}
@@ -31,7 +31,8 @@ PARTS = {
 END_IDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 """Metadata (after `tokenizer.ggml.`) that names ids which end a text or a turn."""
 
-_LAYER = re.compile(r"blk\.(\d{1,6})\.(\w+)\.(weight|bias)")
+# Leading zeros and digits of other scripts would give one layer several names.
+_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(\w+)\.(weight|bias)", re.ASCII)
 
 
 def canonical_name(name: str) -> str | None:
@@ -47,34 +48,38 @@ def canonical_name(name: str) -> str | None:
 def parse_config(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> ModelConfig:
     """The config from metadata and the canonical names and shapes of the file's tensors.
 
-    The file says by its tensors whether it has biases, a head of its own and how many ids there are.
+    The file says by its tensors whether a llama has biases, whether there is a head and how many ids there are; what
+    a family always has is called for, so that a file without it is refused.
     """
     arch = fields.text("general.architecture")
     if arch not in ARCHITECTURES:
         supported = ", ".join(ARCHITECTURES)
         raise CheckpointError(fields.file, f"architecture {arch[:80]} is not supported; supported: {supported}")
-    own = Fields(fields.file, {k[len(arch) + 1 :]: v for k, v in fields.values.items() if k.startswith(f"{arch}.")})
+    family = ARCHITECTURES[arch]
+    if EMBEDDING not in shapes:
+        raise CheckpointError(fields.file, f"lacks tensor token_embd.weight; {AGAIN}")
+    own = _under(fields, f"{arch}.")
     ids = _special_ids(fields)
     heads = own.integer("attention.head_count")
     hidden = own.integer("embedding_length")
-    layers = own.integer("block_count")
+    layers = own.count("block_count", MAX_LAYERS)
     config = ModelConfig(
-        family=ARCHITECTURES[arch],
-        vocab_size=shapes[EMBEDDING][0] if shapes.get(EMBEDDING) else own.integer("vocab_size"),
+        family=family,
+        vocab_size=shapes[EMBEDDING][0],
         hidden_size=hidden,
         layers=layers,
         heads=heads,
         kv_heads=_kv_heads(own, heads),
-        head_dim=own.integer("attention.key_length", hidden // max(heads, 1)),
+        head_dim=read_head_dim(own, "attention.key_length", hidden, heads),
         intermediate_size=own.integer("feed_forward_length"),
         rms_eps=own.number("attention.layer_norm_rms_epsilon"),
         rope_theta=own.number("rope.freq_base", 10000.0),
         max_context=own.integer("context_length"),
         tied_embeddings=HEAD not in shapes,
-        attention_bias=layer_name(0, "self_attn.q_proj.bias") in shapes,
+        attention_bias=family is Family.QWEN2 or layer_name(0, "self_attn.q_proj.bias") in shapes,
         output_bias=layer_name(0, "self_attn.o_proj.bias") in shapes,
         mlp_bias=layer_name(0, "mlp.gate_proj.bias") in shapes,
-        qk_norm=layer_name(0, "self_attn.q_norm.weight") in shapes,
+        qk_norm=family is Family.QWEN3,
         layer_windows=(own.integer("attention.sliding_window", 0),) * layers,
         bos_token_id=ids.optional_integer("bos_token_id"),
         eos_token_ids=tuple(dict.fromkeys(i for key in END_IDS for i in ids.integers(key))),
@@ -88,7 +93,7 @@ def parse_config(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Model
 
 def parse_generation(fields: Fields, config: ModelConfig) -> GenerationDefaults:
     """Sampling advice of `general.sampling.*`, where a file has it, and every end-of-text id."""
-    return GenerationDefaults(
+    defaults = GenerationDefaults(
         temperature=fields.optional_number("general.sampling.temp"),
         top_k=fields.optional_integer("general.sampling.top_k"),
         top_p=fields.optional_number("general.sampling.top_p"),
@@ -96,13 +101,22 @@ def parse_generation(fields: Fields, config: ModelConfig) -> GenerationDefaults:
         repetition_penalty=fields.optional_number("general.sampling.penalty_repeat"),
         eos_token_ids=config.eos_token_ids,
     )
+    problem = defaults.problem()
+    if problem:
+        raise CheckpointError(fields.file, f"general.sampling: {problem}")
+    return defaults
+
+
+def _under(fields: Fields, prefix: str) -> Fields:
+    """The values whose keys begin with `prefix`, by the rest of their keys."""
+    values = {key[len(prefix) :]: value for key, value in fields.values.items() if key.startswith(prefix)}
+    return Fields(fields.file, values, prefix)
 
 
 def _special_ids(fields: Fields) -> Fields:
     """Values of `tokenizer.ggml.*`; some writers say 2^32 - 1 for "none"."""
-    prefix = "tokenizer.ggml."
-    values = {k[len(prefix) :]: v for k, v in fields.values.items() if k.startswith(prefix)}
-    return Fields(fields.file, {k: v for k, v in values.items() if v != 0xFFFFFFFF})
+    ids = _under(fields, "tokenizer.ggml.")
+    return Fields(ids.file, {key: value for key, value in ids.values.items() if value != 0xFFFFFFFF}, ids.label)
 
 
 def _kv_heads(own: Fields, heads: int) -> int:
@@ -115,11 +129,11 @@ def _kv_heads(own: Fields, heads: int) -> int:
 def _unsupported(own: Fields, config: ModelConfig) -> str | None:
     if own.integer("expert_count", 0):
         return "mixtures of experts are not supported"
-    scaling = own.text("rope.scaling.type", "none")
+    # A factor without a type means linear scaling; 0 stands for none.
+    factor = own.number("rope.scaling.factor", own.number("rope.scale_linear", 1.0))
+    scaling = own.text("rope.scaling.type", "none" if factor in (0.0, 1.0) else "linear")
     if scaling not in ("none", ""):
         return f"rope scaling of type {scaling} is not supported; supported: none"
-    if own.number("rope.scale_linear", 1.0) != 1.0:
-        return "rope scaling of type linear is not supported; supported: none"
     if own.integer("rope.dimension_count", config.head_dim) != config.head_dim:
         return f"a rotation of part of each head of {config.head_dim} is not supported"
     if own.integer("attention.value_length", config.head_dim) != config.head_dim:

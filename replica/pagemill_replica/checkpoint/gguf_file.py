@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from pagemill_replica.checkpoint.errors import CheckpointError
+from pagemill_replica.checkpoint.errors import AGAIN, CheckpointError
+from pagemill_replica.checkpoint.files import LFS_START, refuse_pointer
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -98,11 +99,12 @@ def read_header(file: Path) -> GgufHeader:
     """Reads the header; CheckpointError where it is damaged, truncated or of another version."""
     try:
         with file.open("rb") as stream:
-            size = file.stat().st_size
-            if stream.read(4) != MAGIC:
-                raise CheckpointError(file, "is not a GGUF file")
+            start = stream.read(len(LFS_START))
+            refuse_pointer(file, start)
+            if not start.startswith(MAGIC):
+                raise CheckpointError(file, f"is not a GGUF file: it starts with {start[:4]!r}, not {MAGIC!r}")
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Reader(file, data, size).header()
+                return _Reader(file, data).header()
     except OSError as error:
         raise CheckpointError(file, f"cannot be read: {error.strerror}") from error
 
@@ -110,10 +112,10 @@ def read_header(file: Path) -> GgufHeader:
 class _Reader:
     """A cursor over the mapped file that never leaves it."""
 
-    def __init__(self, file: Path, data: mmap.mmap, size: int) -> None:
+    def __init__(self, file: Path, data: mmap.mmap) -> None:
         self._file = file
         self._data = data
-        self._size = size
+        self._size = len(data)
         self._at = len(MAGIC)
 
     def header(self) -> GgufHeader:
@@ -127,31 +129,41 @@ class _Reader:
         for _ in range(pairs):
             key = self._string("a metadata key")
             if key in metadata:
-                raise CheckpointError(self._file, f"is corrupt: metadata {key[:80]!r} occurs twice")
+                raise CheckpointError(self._file, f"is corrupt: metadata {key[:80]!r} occurs twice; {AGAIN}")
             metadata[key] = self._value(key, int(self._scalar("<I")), 0)
-        found = [self._tensor() for _ in range(tensors)]
-        return GgufHeader(metadata, self._placed(found, self._data_start(metadata)), self._size)
+        alignment = self._alignment(metadata)
+        found = [self._tensor(alignment) for _ in range(tensors)]
+        return GgufHeader(metadata, self._placed(found, -(-self._at // alignment) * alignment), self._size)
 
     def _placed(self, tensors: list[GgufTensor], start: int) -> list[GgufTensor]:
-        names = {tensor.name for tensor in tensors}
-        if len(names) != len(tensors):
-            raise CheckpointError(self._file, "is corrupt: a tensor's name occurs twice")
+        names: set[str] = set()
+        for tensor in tensors:
+            if tensor.name in names:
+                raise CheckpointError(self._file, f"is corrupt: tensor {tensor.name[:80]!r} occurs twice; {AGAIN}")
+            names.add(tensor.name)
         return [GgufTensor(t.name, t.type_name, t.shape, start + t.offset) for t in tensors]
 
-    def _data_start(self, metadata: dict[str, object]) -> int:
+    def _alignment(self, metadata: dict[str, object]) -> int:
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if not isinstance(alignment, int) or alignment < 8 or alignment & (alignment - 1):
-            raise CheckpointError(self._file, f"is corrupt: general.alignment is {str(alignment)[:20]}")
-        return -(-self._at // alignment) * alignment
+            found = str(alignment)[:20]
+            raise CheckpointError(
+                self._file, f"is corrupt: general.alignment is {found}; it must be a power of two of at least 8"
+            )
+        return alignment
 
-    def _tensor(self) -> GgufTensor:
+    def _tensor(self, alignment: int) -> GgufTensor:
         name = self._string("a tensor's name")
         dimensions = int(self._scalar("<I"))
         if not 1 <= dimensions <= MAX_DIMENSIONS:
             raise CheckpointError(self._file, f"is corrupt: tensor {name[:80]!r} has {dimensions} dimensions")
         shape = [int(self._scalar("<Q")) for _ in range(dimensions)]
-        kind = int(self._scalar("<I"))
-        return GgufTensor(name, TYPE_NAMES.get(kind, f"number {kind}"), tuple(reversed(shape)), int(self._scalar("<Q")))
+        kind, offset = int(self._scalar("<I")), int(self._scalar("<Q"))
+        if offset % alignment:
+            raise CheckpointError(
+                self._file, f"is corrupt: tensor {name[:80]!r} starts at {offset}, not at a multiple of {alignment}"
+            )
+        return GgufTensor(name, TYPE_NAMES.get(kind, f"number {kind}"), tuple(reversed(shape)), offset)
 
     def _value(self, key: str, kind: int, depth: int) -> object:
         if kind == STRING:
@@ -200,4 +212,6 @@ class _Reader:
         return value
 
     def _short(self, what: str) -> CheckpointError:
-        return CheckpointError(self._file, f"is truncated or corrupt: {what} would pass its end at byte {self._size}")
+        return CheckpointError(
+            self._file, f"is truncated or corrupt: {what} would pass its end at byte {self._size}; {AGAIN}"
+        )

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pagemill_replica.checkpoint.config import SUPPORTED_FAMILIES, Family, GenerationDefaults, ModelConfig
+from pagemill_replica.checkpoint.config import (
+    MAX_LAYERS,
+    SUPPORTED_FAMILIES,
+    Family,
+    GenerationDefaults,
+    ModelConfig,
+)
 from pagemill_replica.checkpoint.errors import CheckpointError
-from pagemill_replica.checkpoint.fields import Fields
+from pagemill_replica.checkpoint.fields import Fields, read_head_dim
 
 MODEL_TYPES = {"llama": Family.LLAMA, "mistral": Family.MISTRAL, "qwen2": Family.QWEN2, "qwen3": Family.QWEN3}
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ def parse_config(fields: Fields) -> ModelConfig:
     defaults = DEFAULTS[family]
     heads = fields.integer("num_attention_heads")
     hidden = fields.integer("hidden_size")
-    layers = fields.integer("num_hidden_layers")
+    layers = fields.count("num_hidden_layers", MAX_LAYERS)
     bias = fields.flag("attention_bias", default=False)
     config = ModelConfig(
         family=family,
@@ -44,7 +52,7 @@ def parse_config(fields: Fields) -> ModelConfig:
         layers=layers,
         heads=heads,
         kv_heads=_kv_heads(fields, heads, defaults),
-        head_dim=fields.integer("head_dim", defaults.head_dim or hidden // max(heads, 1)),
+        head_dim=read_head_dim(fields, "head_dim", hidden, heads, defaults.head_dim),
         intermediate_size=fields.integer("intermediate_size"),
         rms_eps=fields.number("rms_norm_eps", 1e-6),
         rope_theta=_rope_theta(fields),
@@ -80,24 +88,10 @@ def parse_generation(fields: Fields | None, config: ModelConfig) -> GenerationDe
         repetition_penalty=fields.optional_number("repetition_penalty"),
         eos_token_ids=eos,
     )
-    problem = _out_of_range(defaults)
+    problem = defaults.problem()
     if problem:
         raise CheckpointError(fields.file, problem)
     return defaults
-
-
-def _out_of_range(defaults: GenerationDefaults) -> str | None:
-    if defaults.temperature is not None and defaults.temperature < 0:
-        return f"temperature is {defaults.temperature}; it must not be negative"
-    if defaults.top_k is not None and defaults.top_k < 0:
-        return f"top_k is {defaults.top_k}; it must not be negative"
-    if defaults.top_p is not None and not 0 < defaults.top_p <= 1:
-        return f"top_p is {defaults.top_p}; it must be above 0 and at most 1"
-    if defaults.min_p is not None and not 0 <= defaults.min_p <= 1:
-        return f"min_p is {defaults.min_p}; it must be between 0 and 1"
-    if defaults.repetition_penalty is not None and defaults.repetition_penalty <= 0:
-        return f"repetition_penalty is {defaults.repetition_penalty}; it must be above 0"
-    return None
 
 
 def _family(fields: Fields) -> Family:
@@ -158,8 +152,6 @@ def _layer_windows(fields: Fields, family: Family, layers: int) -> tuple[int, ..
     # As with kv heads: an explicit null switches windows off, an absent key means the family's default.
     given = "sliding_window" in fields.values
     window = fields.integer("sliding_window", 0 if given else DEFAULTS[family].sliding_window)
-    if window < 0:
-        raise CheckpointError(fields.file, f"sliding_window is {window}; it must not be negative")
     if family is Family.MISTRAL:
         return (window,) * layers
     if not fields.flag("use_sliding_window", default=False):
@@ -168,7 +160,7 @@ def _layer_windows(fields: Fields, family: Family, layers: int) -> tuple[int, ..
     if kinds is None:
         first = fields.integer("max_window_layers", 28)
         return tuple(window if layer >= first else 0 for layer in range(layers))
-    if not isinstance(kinds, list) or len(kinds) != layers or not set(kinds) <= {"full_attention", "sliding_attention"}:
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in LAYER_TYPES for kind in kinds):
         raise CheckpointError(
             fields.file, f"layer_types must say full_attention or sliding_attention for {layers} layers"
         )

@@ -67,7 +67,7 @@ def _stamp(file: Path) -> dict[str, str | int]:
 
 
 def _cache_file(cache_dir: Path, stamp: dict[str, str | int]) -> Path:
-    return cache_dir / f"weights-{hashlib.sha256(str(stamp['path']).encode()).hexdigest()[:32]}.json"
+    return cache_dir / f"weights-{hashlib.sha256(os.fsencode(str(stamp['path']))).hexdigest()[:32]}.json"
 
 
 def _recall(cache_dir: Path, stamp: dict[str, str | int]) -> bytes | None:
@@ -75,7 +75,7 @@ def _recall(cache_dir: Path, stamp: dict[str, str | int]) -> bytes | None:
     try:
         record = json.loads(_cache_file(cache_dir, stamp).read_text(encoding="utf-8"))
         digest = bytes.fromhex(record.pop("sha256"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return digest if record == stamp and len(digest) == hashlib.sha256().digest_size else None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +54,7 @@ class TensorEntry:
     @property
     def rows(self) -> int:
         """Product of all dimensions but the last; 1 for vectors."""
-        return int(np.prod(self.shape[:-1], dtype=np.int64)) if len(self.shape) > 1 else 1
+        return math.prod(self.shape[:-1])
 
     @property
     def row_bytes(self) -> int:
