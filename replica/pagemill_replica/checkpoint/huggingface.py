@@ -101,10 +101,9 @@ def _json(file: Path) -> Fields:
     if not is_file(file):
         raise CheckpointError(file, "is missing, or is not a regular file")
     try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_JSON_BYTES + 1)
-        if len(content) > MAX_JSON_BYTES:
+        if file.stat().st_size > MAX_JSON_BYTES:
             raise CheckpointError(file, f"is larger than {MAX_JSON_BYTES >> 20} MiB, which no such file is")
+        content = file.read_bytes()
         refuse_pointer(file, content)
         values = json.loads(content.decode("utf-8"))
     except OSError as error:
