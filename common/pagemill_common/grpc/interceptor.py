@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import inspect
 import secrets
@@ -20,7 +21,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class StatusInterceptor(grpc.aio.ServerInterceptor):
     """Maps StatusError to its status with details, any other exception to INTERNAL with an incident id in the log.
 
-    Works for typed and for raw-bytes handlers of every arity. Cancellation and `context.abort` pass through.
+    Works for typed and for raw-bytes handlers of every arity. A cancelled call and `context.abort` pass through. A
+    CancelledError from anywhere else is a bug like any other: gRPC would take it for the call's own end and send no
+    status, and the caller would wait for ever.
     """
 
     async def intercept_service(
@@ -64,6 +67,10 @@ def _guard_coroutine(inner: Callable[..., Awaitable[Any]], method: str) -> Calla
             return await inner(request, context)
         except grpc.aio.AbortError:
             raise
+        except asyncio.CancelledError as stray:
+            if _being_cancelled():
+                raise
+            await abort(context, stray, method)
         except Exception as failure:
             await abort(context, failure, method)
 
@@ -80,20 +87,30 @@ def _guard_generator(
                     yield message
         except grpc.aio.AbortError:
             raise
+        except asyncio.CancelledError as stray:
+            if _being_cancelled():
+                raise
+            await abort(context, stray, method)
         except Exception as failure:
             await abort(context, failure, method)
 
     return guarded
 
 
-async def abort(context: Context, failure: Exception, method: str) -> NoReturn:
+def _being_cancelled() -> bool:
+    """Somebody has cancelled the task that runs the call: gRPC for a caller that left, or the loop as it ends."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+async def abort(context: Context, failure: BaseException, method: str) -> NoReturn:
     """Ends the call with the status that belongs to `failure`."""
     status = failure if isinstance(failure, errors.StatusError) else _incident(context, failure, method)
     await context.abort(status.code, status.message, status.trailing_metadata())
     raise AssertionError("context.abort returned")
 
 
-def _incident(context: Context, failure: Exception, method: str) -> errors.StatusError:
+def _incident(context: Context, failure: BaseException, method: str) -> errors.StatusError:
     incident = secrets.token_hex(8)
     caller = telemetry.extract(context.invocation_metadata())
     _log.error(

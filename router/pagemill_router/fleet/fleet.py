@@ -130,15 +130,17 @@ class Fleet:
             self._reconcile()
 
     def _reconcile(self) -> None:
-        """Every address found has a link; one found no longer loses it once its replica is silent as well.
+        """Every address found has a link; one found no longer loses it once its replica is silent and streams nothing.
 
-        A Redis that has been restarted empty lists nobody for a moment: that alone ends no stream.
+        A Redis that has been restarted empty lists nobody for a moment, and a state stream may break at that moment:
+        neither ends a stream, and one to a dead host is ended by keepalive.
         """
         wanted: frozenset[str] = frozenset().union(*self._found.values())
         for address in wanted - self._links.keys():
             self._start(address)
         for address in self._links.keys() - wanted:
-            if not self._links[address].watching:
+            link = self._links[address]
+            if not link.watching and not link.open_streams:
                 self._end(address)
 
     def _start(self, address: str) -> None:

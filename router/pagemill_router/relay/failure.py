@@ -90,7 +90,7 @@ class _PassedOnError(StatusError):
 
 
 LOST = Failure(grpc.StatusCode.UNAVAILABLE, "the replica stopped answering", Reason.REPLICA_LOST)
-"""The replica's state stream ended while the attempt had brought nothing."""
+"""The attempt was given up on: the replica's state stream ended before the first frame, or its channel was closed."""
 
 
 RETRY_SECONDS = 0.1

@@ -29,17 +29,16 @@ class Upstream:
     def __init__(self, call: grpc.aio.UnaryStreamCall[bytes, bytes], link: ReplicaLink) -> None:
         self._call = call
         self._link = link
-        self._abandoned = False
 
     async def first(self) -> bytes | None:
         """As `read`, and gives up as soon as the replica's state stream is lost, since nothing has been delivered."""
-        self._link.fragile.add(self._abandon)
+        self._link.fragile.add(self._give_up)
         try:
             if not self._link.watching:
                 raise AttemptFailedError(LOST)
             return await self.read()
         finally:
-            self._link.fragile.discard(self._abandon)
+            self._link.fragile.discard(self._give_up)
 
     async def read(self) -> bytes | None:
         """The next frame; None at the end of a stream that ended well. AttemptFailedError otherwise."""
@@ -48,14 +47,14 @@ class Upstream:
         except grpc.aio.AioRpcError as error:
             raise AttemptFailedError(from_rpc_error(error)) from error
         except asyncio.CancelledError:
+            # gRPC raises this also where only the upstream call was cancelled: given up on, or its channel closed.
             task = asyncio.current_task()
-            if self._abandoned and task is not None and not task.cancelling():
+            if task is not None and not task.cancelling():
                 raise AttemptFailedError(LOST) from None
             raise
         return frame if isinstance(frame, bytes) else None
 
-    def _abandon(self) -> None:
-        self._abandoned = True
+    def _give_up(self) -> None:
         self._call.cancel()
 
 

@@ -271,3 +271,15 @@ async def test_the_caller_that_wants_no_token_ids_gets_none_and_the_relay_still_
         assert heard.error is None
         assert (heard.text, heard.token_ids) == (text_of(3), [])
         assert one.seen[0].request.output.token_ids
+
+
+async def test_a_stream_whose_channel_is_closed_ends_with_a_status(run_router: RunRouter) -> None:
+    async with FakeReplica("r0", script=silent(after=3)) as one, run_router(one) as caller:
+        streaming = asyncio.create_task(caller.ask(question("a prompt of some blocks " * 4, max_tokens=9)))
+        (link,) = caller.router.fleet.links()
+        await until(lambda: len(link.held) > 0)
+        await link.channel.close()
+        async with asyncio.timeout(5):
+            heard = await streaming
+        assert reason_of(heard) == Reason.PARTIAL_OUTPUT
+        await caller.idle()

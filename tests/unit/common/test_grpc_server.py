@@ -49,6 +49,8 @@ class Faulty(generation_pb2_grpc.GenerationServiceServicer):
                 raise errors.queue_full(1.5, "full")
             case "bug":
                 raise ValueError("secret inner text")
+            case "stray cancel":
+                raise asyncio.CancelledError
             case "abort":
                 await context.abort(grpc.StatusCode.ABORTED, "by hand")
             case "wait":
@@ -132,6 +134,15 @@ async def test_bug_is_internal_and_only_the_log_tells_more(unary: bool, caplog: 
     assert record.exc_info is not None
     assert "secret inner text" in str(record.exc_info[1])
     json.dumps(record.pagemill_fields)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("unary", [True, False])
+async def test_cancellation_that_is_not_of_the_call_ends_it_with_a_status(unary: bool) -> None:
+    async with running() as (_, _, channel):
+        async with asyncio.timeout(5):
+            code, message, _, _ = await outcome(call(channel, "stray cancel", unary))
+    assert code is grpc.StatusCode.INTERNAL
+    assert "incident" in message
 
 
 @pytest.mark.parametrize("unary", [True, False])
