@@ -133,10 +133,11 @@ class ReserveBatcher:
                     asked.answer.set_exception(CapacityUnavailable(error.reason, str(error)))
             return
         except BaseException as error:
-            # A bug, or the loop closing: whatever it is, nobody may wait for ever.
+            # A bug, or the loop closing: nobody may wait for ever, and no caller is cancelled because the call was.
             for asked in batch:
                 if not asked.answer.done():
-                    asked.answer.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+                    cancelled = CapacityUnavailable(UnavailableReason.OTHER, "the call was cancelled")
+                    asked.answer.set_exception(error if isinstance(error, Exception) else cancelled)
             raise
         for asked, reply in zip(batch, replies, strict=True):
             if not asked.answer.done():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
@@ -16,7 +17,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from pagemill_common.capacity import wire
 from pagemill_common.capacity.clock import RedisClock
-from pagemill_common.capacity.errors import unavailable
+from pagemill_common.capacity.errors import CapacityUnavailable, UnavailableReason, unavailable
 from pagemill_common.capacity.keys import Keys, check_replica_key
 from pagemill_common.capacity.scripts import Script, ScriptSet
 from pagemill_common.capacity.settings import CapacitySettings
@@ -31,6 +32,8 @@ from pagemill_common.capacity.types import (
     Reserve,
     ReserveReply,
 )
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -139,9 +142,12 @@ class CapacityPool:
         removed = await self._within(self.settings.command_timeout, self._evalsha(self._scripts.release, keys, args))
         return bool(removed)
 
-    async def members(self) -> list[Member]:
-        """The replicas with a record, in the order of their keys; at one address only the one that came last."""
-        return await self._within(self.settings.command_timeout, self._members())
+    async def members(self, *, limit: float | None = None) -> list[Member]:
+        """The replicas with a record, in the order of their keys; at one address only the one that came last.
+
+        `limit` in seconds is the settings' command timeout unless given.
+        """
+        return await self._within(self.settings.command_timeout if limit is None else limit, self._members())
 
     async def _members(self) -> list[Member]:
         async with self._redis.pipeline(transaction=False) as pipe:
@@ -190,3 +196,8 @@ class CapacityPool:
                 return await call
         except (RedisError, OSError) as error:
             raise unavailable(error) from error
+        except Exception as error:
+            # An answer that makes no sense is no answer; who gave it is for the log to tell.
+            _log.exception("redis gave an answer that cannot be read")
+            text = f"the answer cannot be read: {type(error).__name__}: {error}"
+            raise CapacityUnavailable(UnavailableReason.OTHER, text) from error

@@ -110,7 +110,11 @@ class HeartbeatLoop:
     async def _run(self) -> None:
         while not self._stopping:
             self._wake.clear()
-            await self._beat(self._source())
+            try:
+                await self._beat(self._source())
+            except Exception:
+                # One beat is lost; a loop that ended here would take the replica out of the pool without a word.
+                _log.exception("a heartbeat failed")
             if self._stopping:
                 return
             delay = self._interval * (1 + self._jitter * (2 * self._rng.random() - 1))

@@ -116,6 +116,10 @@ class ReplicaLink:
             return f"silent for {self._watch_timeout:g} s"
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name.lower()}: {error.details()}"[:200]
+        except Exception as failure:
+            # What one replica sends must not end its link for good, which would look ready for ever.
+            _log.error("a replica's message could not be taken", exc_info=failure, address=self.address)
+            return f"its message could not be taken: {type(failure).__name__}"
         finally:
             stream.cancel()
 

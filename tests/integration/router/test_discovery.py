@@ -11,12 +11,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from integration.router.conftest import RunRouter, question
 
+from pagemill.v1 import replica_pb2
 from pagemill_common.capacity import CapacityPool
 from pagemill_common.capacity.server import RedisServer
 from pagemill_router.discovery.redis import RedisDiscovery
 from pagemill_router.discovery.source import Discovery
 from pagemill_router.discovery.static import StaticDiscovery
-from support.fake_replica import FakeReplica, text_of, until
+from support.fake_replica import Context, FakeReplica, text_of, until
 
 Make = Callable[[RedisServer, list[str]], "AsyncIterator[Discovery]"]
 
@@ -140,3 +141,49 @@ async def test_a_static_replica_that_starts_late_is_used_when_it_does(run_router
             await asyncio.gather(*(caller.ask(question(f"{i} different", max_tokens=2)) for i in range(40)))
             assert late.seen
         await until(lambda: sum(view.ready for view in caller.router.fleet.snapshot().replicas) == 1)
+
+
+class FallsSilent(FakeReplica):
+    """Once it is mute, a new state stream does not even begin."""
+
+    async def WatchState(
+        self, request: replica_pb2.WatchStateRequest, context: Context
+    ) -> AsyncIterator[replica_pb2.WatchStateResponse]:
+        if self.mute:
+            await asyncio.Event().wait()
+        async for message in super().WatchState(request, context):
+            yield message
+
+
+async def test_a_stream_outlives_its_state_stream_and_its_record(
+    run_router: RunRouter, own_valkey: RedisServer
+) -> None:
+    async with (
+        CapacityPool(own_valkey.url, "p") as pool,
+        FallsSilent("r0", pool=pool, pace=0.05) as one,
+        run_router(one, redis_url=own_valkey.url, pool="p", watch_timeout=1.5) as caller,
+    ):
+        streaming = asyncio.create_task(caller.ask(question(max_tokens=100)))
+        await until(lambda: one.live == 1)
+        one.mute = True
+        await one.silence()
+        own_valkey.restart()
+        heard = await streaming
+        assert heard.error is None
+        assert heard.text == text_of(100)
+        # Nothing streams any more, nobody lists it and it says nothing: now it is forgotten.
+        await until(lambda: not list(caller.router.fleet.links()))
+        await caller.idle()
+
+
+async def test_a_message_that_cannot_be_taken_costs_the_stream_and_not_the_link(
+    run_router: RunRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeReplica("r0") as one, run_router(one) as caller:
+        (link,) = caller.router.fleet.links()
+        with monkeypatch.context() as broken:
+            broken.setattr(caller.router.book, "admit", None)
+            one.tell()
+            await until(lambda: not link.watching)
+        await until(lambda: link.view().ready)
+        assert (await caller.ask(question(max_tokens=2))).text == text_of(2)

@@ -207,3 +207,13 @@ async def test_a_bug_in_the_pool_leaves_nobody_waiting(pool: Pool, batcher: Rese
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     with pytest.raises(KeyError):
         await batcher.reserve(request("a"))
+
+
+async def test_a_call_that_is_cancelled_is_an_outage_and_cancels_no_caller(pool: Pool, batcher: ReserveBatcher) -> None:
+    pool.gate.clear()
+    asking = [asyncio.create_task(batcher.reserve(request(str(i)))) for i in range(3)]
+    await settle()
+    for call in batcher._calls:
+        call.cancel()
+    answers = await asyncio.gather(*asking, return_exceptions=True)
+    assert all(isinstance(answer, CapacityUnavailable) for answer in answers)

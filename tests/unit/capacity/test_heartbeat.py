@@ -177,3 +177,16 @@ async def test_intervals_are_spread(pool: Pool, ledger: Ledger) -> None:
     for wrong in ({"interval": 0.0}, {"jitter": 1.0}, {"interval": 0.001, "min_gap": 0.01}):
         with pytest.raises(ValueError, match="must hold"):
             HeartbeatLoop(pool, lambda: source_of(ledger), **wrong)
+
+
+async def test_one_beat_that_fails_is_not_the_last(pool: Pool, caplog: pytest.LogCaptureFixture) -> None:
+    failing = iter([True, False, True])
+
+    def source() -> Beat:
+        if next(failing, False):
+            raise ZeroDivisionError
+        return Beat("r", "e", "h:1", "m", "id", 16, capacity=100)
+
+    async with HeartbeatLoop(pool, source, interval=0.01, min_gap=0.001):
+        await pool.count(3)
+    assert caplog.text.count("a heartbeat failed") == 2
