@@ -150,9 +150,13 @@ class Router:
         try:
             async with self._stack as stack:
                 await self._start(stack)
-                ready = asyncio.create_task(self._become_ready(), name="readiness")
+                tasks = [
+                    asyncio.create_task(self._become_ready(), name="readiness"),
+                    asyncio.create_task(self.admission.keep_mode(self._watched), name="admission mode"),
+                ]
                 await self._drain.wait()
-                ready.cancel()
+                for task in tasks:
+                    task.cancel()
                 await self._end()
         except Exception as failure:
             self.status.update(stage="failed", ready=False, error=str(failure))
@@ -208,6 +212,9 @@ class Router:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._at_once.wait()
+
+    def _watched(self) -> set[str]:
+        return {view.key for view in self.fleet.snapshot().replicas if view.ready}
 
     def _observe(self) -> None:
         self.fleet.on_change(lambda roomier: self._count_standings())

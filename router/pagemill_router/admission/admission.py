@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from pagemill_common import capacity, logs
 from pagemill_common.capacity.figures import redis_trusted
@@ -15,6 +15,9 @@ from pagemill_router.fleet.sends import Sends
 _log = logs.get("pagemill.router.admission")
 
 _FRESH = (capacity.Standing.READY, capacity.Standing.DRAINING)
+
+PROBE_SECONDS = 0.5
+"""How often Redis is looked at while no request asks it."""
 
 
 class RedisBooks:
@@ -45,12 +48,14 @@ class Admission:
     ) -> None:
         """`told` gets every reply's figures, `failed` the reason of every failure of Redis."""
         self.mode = Mode.LOCAL if books is None else Mode.REDIS
+        """How the next request is admitted, as far as the last look at Redis tells."""
         self._books = books
         self._sends = sends
         self._clock = clock
         self._told = told
         self._failed = failed
         self._releases: set[asyncio.Task[None]] = set()
+        self._looked_at = float("-inf")
 
     @property
     def idle(self) -> bool:
@@ -80,6 +85,18 @@ class Admission:
         if grant.mode is Mode.REDIS and self._books is not None:
             self._give_back(grant.reservation_id, grant.candidate.replica.key)
 
+    async def keep_mode(self, watched: Callable[[], Collection[str]]) -> None:
+        """Lets the mode follow Redis also while no request asks it, until cancelled.
+
+        `watched` gives the `name:epoch` of the replicas whose state streams are up.
+        """
+        while self._books is not None:
+            await asyncio.sleep(PROBE_SECONDS)
+            if self._clock() - self._looked_at < PROBE_SECONDS or not self._books.breaker.allow():
+                continue
+            trusted = await self._look(self._books, watched())
+            self._switch(Mode.REDIS if trusted else Mode.LOCAL)
+
     async def close(self) -> None:
         """Waits for releases under way, and for those of reserves whose callers have gone."""
         if self._releases:
@@ -90,8 +107,7 @@ class Admission:
     async def _by_redis(self, ask: Ask) -> Answer | None:
         """Redis's answer; None where it is gone or cannot be trusted."""
         assert self._books is not None
-        breaker = self._books.breaker
-        if not breaker.allow():
+        if not self._books.breaker.allow():
             return None
         by_key = {one.replica.key: one for one in ask.candidates}
         request = capacity.Reserve(
@@ -101,19 +117,15 @@ class Admission:
             band=ask.band,
             hold=ask.hold,
         )
+        self._looked_at = self._clock()
         reply = await self._reserve(request)
         if reply is None:
             return None
         self._told(reply.figures)
-        fresh = {one.replica for one in reply.figures if one.standing in _FRESH}
-        if not redis_trusted(by_key.keys(), fresh):
-            # Redis answers, and knows too little: as good as gone.
-            breaker.trip("stale")
-            self._failed("stale")
+        if not self._trust(by_key.keys(), reply.figures):
             if isinstance(reply, capacity.Granted):
                 self._give_back(reply.id, reply.replica)
             return None
-        breaker.succeeded()
         shown = _show(reply)
         if isinstance(reply, capacity.Granted):
             usable_until = self._clock() + reply.expires_in - capacity.SEND_MARGIN
@@ -122,18 +134,40 @@ class Admission:
 
     async def _reserve(self, request: capacity.Reserve) -> capacity.ReserveReply | None:
         assert self._books is not None
-        breaker = self._books.breaker
         try:
             reply = await self._books.batcher.reserve(request)
         except capacity.CapacityUnavailable as trouble:
-            breaker.failed(trouble.reason.value)
-            self._failed(trouble.reason.value)
+            self._gone(trouble.reason.value)
             return None
         if isinstance(reply, capacity.Refused) and reply.reason is capacity.RefusedReason.LATE:
-            breaker.failed("late")
-            self._failed("late")
+            self._gone("late")
             return None
         return reply
+
+    async def _look(self, books: RedisBooks, watched: Collection[str]) -> bool:
+        """Whether Redis answers as fast as a request needs it to, and knows enough."""
+        try:
+            members = await books.pool.members(limit=books.pool.settings.reserve_deadline)
+        except capacity.CapacityUnavailable as trouble:
+            self._gone(trouble.reason.value)
+            return False
+        return self._trust(watched, [member.figures for member in members])
+
+    def _gone(self, reason: str) -> None:
+        assert self._books is not None
+        self._books.breaker.failed(reason)
+        self._failed(reason)
+
+    def _trust(self, watched: Collection[str], figures: Iterable[capacity.Figures]) -> bool:
+        """Tells the breaker of an answer. One that knows too few of the replicas is as good as none."""
+        assert self._books is not None
+        trusted = redis_trusted(watched, {one.replica for one in figures if one.standing in _FRESH})
+        if trusted:
+            self._books.breaker.succeeded()
+        else:
+            self._books.breaker.trip("stale")
+            self._failed("stale")
+        return trusted
 
     def _give_back(self, reservation_id: str, *replicas: str) -> None:
         task = asyncio.create_task(self._release(reservation_id, *replicas), name="release")

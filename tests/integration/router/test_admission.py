@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from integration.router.conftest import Caller, RunRouter, question
 
+from pagemill.v1 import admin_pb2
 from pagemill_common.capacity import CapacityPool
 from pagemill_common.capacity.server import RedisServer
 from pagemill_router.admission.types import Mode
@@ -99,6 +100,95 @@ async def test_redis_killed_and_restarted_empty_under_load_harms_nobody(
         assert all(view.ready for view in caller.router.fleet.snapshot().replicas)
         assert caller.router.server.health.serving
         await caller.idle()
+
+
+async def test_redis_killed_while_reserves_are_out_harms_nobody(run_router: RunRouter, own_valkey: RedisServer) -> None:
+    async with (
+        CapacityPool(own_valkey.url, "p") as pool,
+        FakeReplica("r0", pool=pool) as one,
+        run_router(one, redis_url=own_valkey.url, pool="p") as caller,
+    ):
+        own_valkey.pause()
+        asking = [asyncio.create_task(ask_well(caller)) for _ in range(80)]
+        await until(lambda: not caller.router.admission.idle)
+        own_valkey.kill()
+        await asyncio.gather(*asking)
+        await caller.idle()
+
+
+async def test_redis_restarted_empty_while_a_request_holds_room_serves_it(
+    run_router: RunRouter, own_valkey: RedisServer
+) -> None:
+    async with (
+        CapacityPool(own_valkey.url, "p") as pool,
+        FakeReplica("r0", capacity=2, pool=pool, pace=0.15) as one,
+        run_router(one, redis_url=own_valkey.url, pool="p", expected_output="full") as caller,
+    ):
+        first = asyncio.create_task(ask_well(caller, 27))
+        await until(lambda: one.live == 1)
+        second = asyncio.create_task(ask_well(caller, 26))
+
+        async def held() -> bool:
+            return any(member.figures.held for member in await pool.members())
+
+        await until(held)
+        own_valkey.restart()
+        await asyncio.gather(first, second)
+        await caller.idle()
+
+
+async def test_a_redis_that_talks_nonsense_is_gone(run_router: RunRouter) -> None:
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(4096):
+            writer.write(b"+OK\r\n" * 8)
+        writer.close()
+
+    server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with (
+        server,
+        CapacityPool(f"redis://127.0.0.1:{port}/0", "p") as pool,
+        FakeReplica("r0", pool=pool) as one,
+        run_router(one, redis_url=f"redis://127.0.0.1:{port}/0", pool="p", replicas=(one.address,)) as caller,
+    ):
+        await asyncio.gather(*(ask_well(caller) for _ in range(20)))
+        assert caller.router.admission.mode is Mode.LOCAL
+        await caller.idle()
+
+
+async def test_the_mode_of_an_idle_router_follows_redis(run_router: RunRouter, own_valkey: RedisServer) -> None:
+    async with (
+        CapacityPool(own_valkey.url, "p") as pool,
+        FakeReplica("r0", pool=pool) as one,
+        run_router(one, redis_url=own_valkey.url, pool="p") as caller,
+    ):
+        for _ in range(2):
+            assert await listed_mode(caller) == admin_pb2.ADMISSION_MODE_REDIS
+            own_valkey.kill()
+            await until(lambda: listed(caller, admin_pb2.ADMISSION_MODE_LOCAL))
+            own_valkey.start()
+            await until(lambda: listed(caller, admin_pb2.ADMISSION_MODE_REDIS))
+        assert not one.seen, "no request told it"
+
+
+async def test_the_mode_of_an_idle_router_follows_stale_heartbeats(
+    run_router: RunRouter, valkey: RedisServer, pool: CapacityPool
+) -> None:
+    async with (
+        FakeReplica("r0", pool=pool) as one,
+        run_router(one, redis_url=valkey.url, pool=pool.keys.pool) as caller,
+    ):
+        await one.silence()
+        await until(lambda: listed(caller, admin_pb2.ADMISSION_MODE_LOCAL))
+        assert not one.seen
+
+
+async def listed_mode(caller: Caller) -> int:
+    return (await caller.admin.ListReplicas(admin_pb2.ListReplicasRequest())).admission_mode
+
+
+async def listed(caller: Caller, mode: int) -> bool:
+    return await listed_mode(caller) == mode
 
 
 async def test_a_paused_redis_costs_no_more_than_the_reserve_timeout(
