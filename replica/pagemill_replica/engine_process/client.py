@@ -26,6 +26,7 @@ import msgspec
 from pagemill_replica.engine.messages import Abort, Failed, FromEngine, Loading, Ready, Shutdown, StepReport, Submit
 from pagemill_replica.engine_process.codec import decode_from_engine, encode
 from pagemill_replica.engine_process.config import EngineConfig, Launch
+from pagemill_replica.engine_process.inflight import Inflight
 from pagemill_replica.engine_process.sockets import FrontSockets
 
 _log = logging.getLogger("pagemill.engine.client")
@@ -48,6 +49,7 @@ class EngineClient:
         on_report: Callable[[StepReport], None],
         on_loading: Callable[[Loading], None],
         on_exit: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`on_exit` gets the reason where the engine ends, after `start` has returned, without having been told to."""
         self._config = config
@@ -58,11 +60,9 @@ class EngineClient:
         self._process: asyncio.subprocess.Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[Ready] | None = None
-        self._failure = ""
         self._stopping = False
         self._gone = False
-        self._live: set[int] = set()
-        self._last_step = time.monotonic()
+        self._inflight = Inflight(clock)
 
     async def __aenter__(self) -> EngineClient:
         await self.start()
@@ -86,15 +86,15 @@ class EngineClient:
     @property
     def busy(self) -> bool:
         """Requests are with the engine."""
-        return bool(self._live)
+        return self._inflight.busy
 
     @property
     def last_step_monotonic(self) -> float:
-        """When the engine last finished a step, or else got its first request, by `time.monotonic`.
+        """When the engine last computed or ended something, or else got its first request, by the client's clock.
 
         While `busy`, this rises; an age beyond what a step can take means that the engine is stuck.
         """
-        return self._last_step
+        return self._inflight.last_progress
 
     async def start(self) -> Ready:
         """Starts the process and waits until it is warm. Raises EngineStartError; cancelling it ends the process."""
@@ -121,24 +121,28 @@ class EngineClient:
             with contextlib.suppress(ConnectionError):
                 stdin.write(msgspec.json.encode(launch) + b"\n")
                 await stdin.drain()
-            return await asyncio.shield(self._ready)
-        except BaseException:
+            ready = await asyncio.shield(self._ready)
+            await self._sockets.connected()
+            return ready
+        except BaseException as failure:
             self._stopping = True
             await self._end_process(0.0)
+            if isinstance(failure, OSError):
+                raise EngineStartError(f"the engine process cannot be started: {failure}") from failure
             raise
 
     def submit(self, message: Submit) -> None:
         """Hands a request to the engine; what comes of it comes through `on_report`. Raises EngineGoneError."""
-        if not self.alive:
+        if not self.alive or self._stopping:
             raise EngineGoneError("the engine is not running")
-        if not self._live:
-            self._last_step = time.monotonic()
-        self._live.add(message.key)
-        self._send(message)
+        if not self._send(message):
+            # It has died a moment ago and its exit status is still on the way.
+            raise EngineGoneError("the engine process has closed its connection")
+        self._inflight.submitted(message.key)
 
     def abort(self, key: int) -> None:
         """Ends a request, effective by the next step. No effect where it has ended or the engine is gone."""
-        if key in self._live and self.alive:
+        if key in self._inflight and self.alive:
             self._send(Abort(key))
 
     async def stop(self, grace: float) -> None:
@@ -148,9 +152,9 @@ class EngineClient:
             self._send(Shutdown())
         await self._end_process(grace)
 
-    def _send(self, message: Submit | Abort | Shutdown) -> None:
+    def _send(self, message: Submit | Abort | Shutdown) -> bool:
         assert self._sockets is not None
-        self._sockets.send(encode(message))
+        return self._sockets.send(encode(message))
 
     def _receive(self, frame: bytes) -> None:
         try:
@@ -160,10 +164,11 @@ class EngineClient:
             _log.exception("handling a message of the engine failed")
 
     def _deliver(self, message: FromEngine) -> None:
+        if self._gone:
+            return
         match message:
             case StepReport():
-                self._last_step = time.monotonic()
-                self._live.difference_update(ended.key for ended in message.ended)
+                self._inflight.reported(message)
                 self._on_report(message)
             case Loading():
                 self._on_loading(message)
@@ -171,7 +176,8 @@ class EngineClient:
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(message)
             case Failed():
-                self._failure = message.message
+                # Its exit may take seconds more: it sends its last spans first.
+                self._lose(message.message)
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Ends with the process, whatever ends it."""
@@ -180,10 +186,14 @@ class EngineClient:
             # What it said before it died still counts.
             self._sockets.drain()
             self._sockets.close()
-        was_alive = self.alive
-        self._gone = True
-        self._live.clear()
-        reason = self._failure or _describe(status)
+        self._lose(_describe(status))
+
+    def _lose(self, reason: str) -> None:
+        """The engine is gone or as good as that. The first reason counts."""
+        if self._gone:
+            return
+        was_alive, self._gone = self.alive, True
+        self._inflight.clear()
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(EngineStartError(reason))
             # `start` may have been cancelled: then nobody asks for it.

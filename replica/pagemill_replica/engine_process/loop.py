@@ -70,12 +70,7 @@ class EngineLoop:
     def _handle(self, message: ToEngine | BadFrameError) -> None:
         match message:
             case Submit():
-                try:
-                    self._core.submit(message)
-                except ValueError as error:
-                    _log.error("a request is dropped: %s", error)
-                else:
-                    self._spans.submitted(message)
+                self._submit(message)
             case Abort():
                 self._core.abort(message.key)
             case Shutdown():
@@ -84,6 +79,16 @@ class EngineLoop:
                 _log.error("a frame of the front is unreadable: %s", message)
                 if message.key is not None:
                     self._core.refuse(message.key, f"unreadable: {message}")
+
+    def _submit(self, message: Submit) -> None:
+        try:
+            self._core.submit(message)
+        except Exception as error:
+            # Whatever is wrong with one request, its caller gets an end and the others go on.
+            _log.exception("request %d is refused", message.key)
+            self._core.refuse(message.key, f"{type(error).__name__}: {error}")
+        else:
+            self._spans.submitted(message)
 
     def _step(self) -> None:
         if self._unchecked_since is None:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import msgspec
 
@@ -35,9 +36,9 @@ def main() -> int:
     watch = OrphanWatch(0)
     config = launch.config
     logs.configure(config.log_format, config.log_level, service=names.SERVICE_ENGINE, instance=config.instance)
-    with EngineTransport(launch.to_engine, launch.from_engine) as transport:
+    with EngineTransport(launch.to_engine, launch.from_engine) as transport, ExitStack() as at_exit:
         try:
-            _serve(config, transport, watch)
+            _serve(config, transport, watch, at_exit)
         except Exception as error:
             _log.exception("the engine cannot go on")
             if not watch.orphaned():
@@ -48,19 +49,18 @@ def main() -> int:
     return 0
 
 
-def _serve(config: EngineConfig, transport: EngineTransport, watch: OrphanWatch) -> None:
+def _serve(config: EngineConfig, transport: EngineTransport, watch: OrphanWatch, at_exit: ExitStack) -> None:
     built = build_engine(config, LoadingMessages(transport.send, time.monotonic), time.monotonic)
     exported = telemetry.setup(names.SERVICE_ENGINE, config.otlp_endpoint, instance=config.instance)
-    try:
-        loop = EngineLoop(built.core, transport, EngineSpans(exported), orphaned=watch.orphaned, clock=time.monotonic)
-        # Everything built so far lives as long as the process: the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
-        watch.serving()
-        transport.send(built.ready)
-        loop.run()
-    finally:
-        exported.shutdown()
+    # After the front has been told of a failure: a receiver of spans that does not answer costs seconds.
+    at_exit.callback(exported.shutdown)
+    loop = EngineLoop(built.core, transport, EngineSpans(exported), orphaned=watch.orphaned, clock=time.monotonic)
+    # Everything built so far lives as long as the process: the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
+    watch.serving()
+    transport.send(built.ready)
+    loop.run()
 
 
 class LoadingMessages:

@@ -12,6 +12,7 @@ import zmq
 
 _LONGEST_SOCKET_PATH = 100
 """Linux allows 107 bytes for the path of a socket."""
+_CONNECT_POLL_SECONDS = 0.001
 
 
 class FrontSockets:
@@ -40,9 +41,19 @@ class FrontSockets:
         loop.add_reader(self._descriptor, self.drain)
         self.drain()
 
-    def send(self, frame: bytes) -> None:
-        """Queues a frame; it never waits."""
-        self._out.send(frame, zmq.NOBLOCK)
+    def send(self, frame: bytes) -> bool:
+        """Queues a frame, without ever waiting. Returns whether there is an engine that takes it."""
+        try:
+            self._out.send(frame, zmq.NOBLOCK)
+        except zmq.Again:
+            # The queue has no bound, so what is missing is the other end.
+            return False
+        return True
+
+    async def connected(self) -> None:
+        """Waits until the engine's other socket is there: its two connections come up independently of each other."""
+        while not self._closed and not self._out.poll(0, zmq.POLLOUT):  # noqa: ASYNC110 - zmq has no event for it
+            await asyncio.sleep(_CONNECT_POLL_SECONDS)
 
     def drain(self) -> None:
         """Hands over every frame that has come."""

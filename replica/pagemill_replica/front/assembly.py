@@ -154,7 +154,9 @@ class Front:
         engine, link = self.engine, self.view.link
         if engine is None or link is None:
             return Progress(warm=False, alive=True, busy=False, last_step=0.0)
-        return Progress(warm=True, alive=not link.lost, busy=engine.busy, last_step=engine.last_step_monotonic)
+        return Progress(
+            warm=True, alive=engine.alive and not link.lost, busy=engine.busy, last_step=engine.last_step_monotonic
+        )
 
     def _silence(self) -> float:
         silence = None if self.heartbeats is None else self.heartbeats.silence

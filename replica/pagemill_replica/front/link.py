@@ -9,6 +9,7 @@ from typing import Protocol
 
 from pagemill_common import errors, logs
 from pagemill_replica.engine.messages import Ended, EngineStats, StepReport, Submit
+from pagemill_replica.engine_process.client import EngineGoneError
 from pagemill_replica.front.ledger import Accepted, Ledger, LedgerRefusal
 from pagemill_replica.front.live import LiveRequest
 from pagemill_replica.front.throughput import Throughput
@@ -37,7 +38,7 @@ class Engine(Protocol):
     """What the link needs of an EngineClient."""
 
     def submit(self, m: Submit) -> None:
-        """Hands the engine a request."""
+        """Hands the engine a request. Raises EngineGoneError."""
         ...
 
     def abort(self, key: int) -> None:
@@ -110,7 +111,7 @@ class EngineLink:
         for key in reply.supersedes:
             if key in self._live:
                 self._live[key].supersede(charge.attempt)
-        self._engine.submit(submit)
+        self._hand_over(live, submit)
         self._tell_if_big()
 
     def abort(self, key: int) -> None:
@@ -152,6 +153,17 @@ class EngineLink:
         for live in streams:
             live.fail(failure())
         return len(streams)
+
+    def _hand_over(self, live: LiveRequest, submit: Submit) -> None:
+        try:
+            self._engine.submit(submit)
+        except Exception as failure:
+            # The engine never got it and will never give it back.
+            del self._live[live.key]
+            self.ledger.end(live.key)
+            if isinstance(failure, EngineGoneError):
+                raise errors.replica_lost([0], str(failure)) from failure
+            raise
 
     def _end(self, end: Ended) -> None:
         live = self._live.pop(end.key, None)

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from pagemill.v1 import model_pb2
 from pagemill_common.tokenisation import ModelTokenizer
 from pagemill_replica.engine.messages import Submit
+from pagemill_replica.engine_process.client import EngineGoneError
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 END = 26
@@ -22,8 +23,11 @@ class NotedEngine:
 
     submitted: list[Submit] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
+    gone: bool = False
 
     def submit(self, m: Submit) -> None:
+        if self.gone:
+            raise EngineGoneError("the engine has gone")
         self.submitted.append(m)
 
     def abort(self, key: int) -> None:
