@@ -130,11 +130,12 @@ class ReplicaApp:
         self._status.update(stage=loading.stage, fraction=round(loading.fraction, 3))
 
     def _on_engine_exit(self, reason: str) -> None:
+        # First, since the process must end whatever becomes of telling others.
+        self._engine_lost.set()
         _log.error("the engine is gone", reason=reason)
         assert self._front is not None
         self._front.on_engine_lost(reason)
         self._status.update(error=reason)
-        self._engine_lost.set()
 
     async def _start_heartbeats(self, stack: AsyncExitStack, front: Front) -> None:
         settings = self._settings
@@ -153,6 +154,7 @@ class ReplicaApp:
         done, rest = await asyncio.wait({drained, lost, stopped}, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:
             task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
         if stopped in done:
             front.close_streams()
         self._status.update(stage="stopping", ready=False)

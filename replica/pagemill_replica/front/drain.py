@@ -86,9 +86,10 @@ class Drain:
         if self._begun_at is not None:
             return
         self._begun_at = self._clock()
+        # First, since it must run whatever becomes of telling others.
+        self._begun.set()
         _log.info("draining", reason=reason, live=self._live(), seconds=self._times.close)
         self._on_begin()
-        self._begun.set()
 
     async def run(self) -> None:
         """Waits for the beginning and returns when the last stream has ended or been closed."""

@@ -53,7 +53,10 @@ class ReadinessWatch:
             self._on_change(not reason)
 
     async def run(self) -> None:
-        """Judges every `interval` seconds until cancelled."""
+        """Judges every `interval` seconds until cancelled, whatever becomes of telling it."""
         while True:
-            self.judge()
+            try:
+                self.judge()
+            except Exception as failure:
+                _log.error("telling of readiness failed", exc_info=failure)
             await asyncio.sleep(self._interval)
