@@ -1,6 +1,6 @@
 """From a request as it arrived to one that the engine has.
 
-    gate -> fields -> prepare (thread) -> gate, epoch, time, name, ledger, engine: one turn of the loop
+    gate -> fields -> prepare, replay (thread) -> gate, epoch, time, name, ledger, engine: one turn of the loop
 
 A reservation counts as seen whatever comes of it, so that Redis never keeps charging for a request that was refused.
 """
@@ -26,7 +26,7 @@ from pagemill_replica.front.output import OutputBuffer
 from pagemill_replica.front.record import RequestRecord
 from pagemill_replica.front.registry import CallName, Registry
 from pagemill_replica.front.state import ReplicaView
-from pagemill_replica.front.submission import Replay, submission
+from pagemill_replica.front.submission import OutputText, Replay, submission
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,11 @@ class Admission:
             )
             prepared = await self._models.prepare(request, facts)
             record.prompt_tokens = len(prepared.prompt_ids)
+            text = await self._models.text_of(prepared, Replay.of(request.placement))
             link = self._gate.pass_through()
-            return self._admit(link, request, arrived, record, prepared, arrived.at + limit)
-        except Exception:
+            return self._admit(link, request, arrived, record, prepared, text, arrived.at + limit)
+        except BaseException:
+            # A caller that leaves meanwhile counts too: nobody else would ever tell Redis.
             if self._view.link is not None:
                 self._view.link.ledger.refuse(request.placement.reservation_id)
             raise
@@ -124,6 +126,7 @@ class Admission:
         arrived: Arrival,
         record: RequestRecord,
         prepared: Prepared,
+        text: OutputText,
         deadline: float,
     ) -> Accepted:
         """One turn of the loop, without an await: what is checked here still holds when the engine is told."""
@@ -136,9 +139,9 @@ class Admission:
         name = CallName(record.request_id, placement.call_id, record.attempt, replaces=arrived.repeated)
         self._registry.check(name)
         key = next(self._keys)
-        replay = Replay.of(placement)
+        replay = text.replay
         seed = self._seed(prepared, replay)
-        live = self._live(link, name, key, prepared, replay)
+        live = self._live(link, name, key, text)
         if live.finish is None:
             message = submission(
                 prepared,
@@ -166,23 +169,21 @@ class Admission:
             replay=replay,
         )
 
-    def _live(
-        self, link: EngineLink, name: CallName, key: int, prepared: Prepared, replay: Replay | None
-    ) -> LiveRequest:
-        detokeniser = prepared.detokeniser(self._models.tokenizer)
+    def _live(self, link: EngineLink, name: CallName, key: int, text: OutputText) -> LiveRequest:
+        replay = text.replay
         position, offset = (0, 0) if replay is None else (len(replay.token_ids), replay.text_bytes)
         live = LiveRequest(
             name,
             key,
-            detokeniser=detokeniser,
+            detokeniser=text.detokeniser,
             output=OutputBuffer(self._limits.max_unread, position=position, text_offset=offset),
             output_limit=self._limits.max_unread,
             replayed_tokens=position,
             abort=link.abort,
             clock=self._clock,
         )
-        if replay is not None:
-            live.resume(replay.run(detokeniser))
+        if text.rest is not None:
+            live.resume(text.rest)
         return live
 
     def _seed(self, prepared: Prepared, replay: Replay | None) -> int:

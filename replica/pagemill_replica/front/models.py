@@ -20,9 +20,10 @@ from pagemill_common.intake import (
 )
 from pagemill_common.tokenisation import ModelTokenizer
 from pagemill_replica.front.served import ServedModel
+from pagemill_replica.front.submission import OutputText, Replay
 
 SHORT_PROMPT_TOKENS = 1024
-"""A prompt of so many token ids is prepared in the loop's turn: a thread would cost more than the work."""
+"""A prompt or a replay of so many token ids is worked on in the loop's turn: a thread would cost more than the work."""
 
 T = TypeVar("T")
 
@@ -68,6 +69,13 @@ class ModelShelf:
         if 0 < len(request.token_ids.ids) <= SHORT_PROMPT_TOKENS:
             return prepare(request, self.tokenizer, facts)
         return await self._in_thread(lambda: prepare(request, self.tokenizer, facts))
+
+    async def text_of(self, prepared: Prepared, replay: Replay | None) -> OutputText:
+        """Where the output's text begins, or goes on after `replay`. Raises INVALID_ARGUMENT."""
+        detokeniser = prepared.detokeniser(self.tokenizer)
+        if replay is None or len(replay.token_ids) <= SHORT_PROMPT_TOKENS:
+            return OutputText.of(detokeniser, replay)
+        return await self._in_thread(lambda: OutputText.of(detokeniser, replay))
 
     async def tokenize(self, request: generation_pb2.TokenizeRequest) -> generation_pb2.TokenizeResponse:
         """Answers Tokenize."""

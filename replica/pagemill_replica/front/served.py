@@ -28,12 +28,9 @@ class ServedModel:
     tokenizer: ModelTokenizer
     bundle: bytes
     """The serialised TokenizerBundle."""
+    digest: bytes
+    """SHA-256 of the bundle, kept because it takes long for a large one."""
     model_id: str
-
-    @property
-    def digest(self) -> bytes:
-        """SHA-256 of the serialised bundle."""
-        return hashlib.sha256(self.bundle).digest()
 
 
 def load(settings: ReplicaSettings) -> ServedModel:
@@ -43,13 +40,15 @@ def load(settings: ReplicaSettings) -> ServedModel:
     """
     checkpoint = open_checkpoint(settings.model_path)
     bundle = build_bundle(checkpoint)
+    serialised = bundle.SerializeToString(deterministic=True)
     cache: Path = settings.cache_dir / "hashes"
     return ServedModel(
         name=settings.served_name,
         aliases=settings.model_aliases,
         checkpoint=checkpoint,
         tokenizer=ModelTokenizer.from_bundle(bundle),
-        bundle=bundle.SerializeToString(deterministic=True),
+        bundle=serialised,
+        digest=hashlib.sha256(serialised).digest(),
         model_id=checkpoint.identity(cache),
     )
 

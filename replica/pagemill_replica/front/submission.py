@@ -39,6 +39,21 @@ class Replay:
             raise errors.bad_fields([("placement.continuation.choices[0].text_bytes", str(mismatch))]) from None
 
 
+@dataclass(frozen=True, slots=True)
+class OutputText:
+    """The detokeniser of a request's output, brought to where its caller is."""
+
+    detokeniser: Detokeniser
+    replay: Replay | None
+    rest: TextDelta | None
+    """The text that follows what earlier attempts delivered; None where there were none."""
+
+    @classmethod
+    def of(cls, detokeniser: Detokeniser, replay: Replay | None) -> OutputText:
+        """Replays what there is to replay. Raises INVALID_ARGUMENT."""
+        return cls(detokeniser, replay, None if replay is None else replay.run(detokeniser))
+
+
 def submission(
     prepared: Prepared,
     *,
