@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 from pagemill.v1 import generation_pb2
 
 
-async def collect(frames: AsyncIterator[generation_pb2.GenerateResponse]) -> generation_pb2.GenerateTextResponse:
-    """Reads a stream to its end. `frames` raises where the request fails."""
-    answer = generation_pb2.GenerateTextResponse()
-    choice = generation_pb2.Choice()
-    texts: list[str] = []
-    async for frame in frames:
+class Answer:
+    """Takes the messages of one stream."""
+
+    def __init__(self) -> None:
+        self._started = generation_pb2.Started()
+        self._choice = generation_pb2.Choice()
+        self._texts: list[str] = []
+
+    async def write(self, frame: generation_pb2.GenerateResponse) -> None:
+        """Takes the next message; it never waits."""
         match frame.WhichOneof("event"):
             case "started":
-                answer.started.CopyFrom(frame.started)
+                self._started = frame.started
             case "delta":
-                texts.append(frame.delta.text)
-                choice.token_ids.extend(frame.delta.token_ids)
+                self._texts.append(frame.delta.text)
+                self._choice.token_ids.extend(frame.delta.token_ids)
             case "finished":
-                choice.finished.CopyFrom(frame.finished)
-    choice.text = "".join(texts)
-    answer.choices.append(choice)
-    return answer
+                self._choice.finished.CopyFrom(frame.finished)
+
+    def whole(self) -> generation_pb2.GenerateTextResponse:
+        """The answer, once the stream has ended well."""
+        self._choice.text = "".join(self._texts)
+        return generation_pb2.GenerateTextResponse(started=self._started, choices=[self._choice])

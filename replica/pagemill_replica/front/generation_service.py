@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import grpc
 
 from pagemill.v1 import generation_pb2, generation_pb2_grpc
-from pagemill_replica.front.answer import collect
+from pagemill_replica.front.answer import Answer
 from pagemill_replica.front.arrival import arrival
 from pagemill_replica.front.generator import Generator
 from pagemill_replica.front.models import ModelShelf
@@ -29,17 +28,15 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> None:
         """Streams an answer."""
-        async with contextlib.aclosing(self._generator.stream(request, arrival(context, self._clock))) as messages:
-            async for message in messages:
-                await context.write(message)
+        await self._generator.run(request, arrival(context, self._clock), context.write)
 
     async def GenerateText(  # noqa: N802 - the name in the protocol
         self, request: generation_pb2.GenerateTextRequest, context: Context
     ) -> generation_pb2.GenerateTextResponse:
         """Answers in one piece."""
-        stream = self._generator.stream(request.request, arrival(context, self._clock))
-        async with contextlib.aclosing(stream) as messages:
-            return await collect(messages)
+        answer = Answer()
+        await self._generator.run(request.request, arrival(context, self._clock), answer.write)
+        return answer.whole()
 
     async def Tokenize(  # noqa: N802 - the name in the protocol
         self, request: generation_pb2.TokenizeRequest, context: Context

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 
 from opentelemetry.trace import SpanKind, Tracer
 
 from pagemill.v1 import generation_pb2
-from pagemill_common import errors
 from pagemill_common.telemetry import names
 from pagemill_replica.engine.messages import Timing
 from pagemill_replica.front import frames
@@ -34,6 +33,8 @@ END_WAIT_SECONDS = 0.25
 """How long the last message waits for the engine's timing after a stop string."""
 
 Response = generation_pb2.GenerateResponse
+Write = Callable[[Response], Awaitable[object]]
+"""Hands a message to the caller, and returns when there is room for the next."""
 
 
 class Generator:
@@ -57,8 +58,8 @@ class Generator:
         self._replica = replica
         self._clock = clock
 
-    async def stream(self, request: generation_pb2.GenerateRequest, arrived: Arrival) -> AsyncGenerator[Response, None]:
-        """The messages of the call. Raises StatusError; anything else is a bug."""
+    async def run(self, request: generation_pb2.GenerateRequest, arrived: Arrival, write: Write) -> None:
+        """Runs a call whose messages `write` takes in order. Raises StatusError; anything else is a bug."""
         record = RequestRecord(self._tracer.start_span(names.SPAN_REPLICA, arrived.trace, SpanKind.SERVER), arrived.at)
         accepted: Accepted | None = None
         self.active += 1
@@ -68,7 +69,7 @@ class Generator:
             with self._watchdog(accepted):
                 async with contextlib.aclosing(self._messages(accepted, record)) as messages:
                     async for message in messages:
-                        yield message
+                        await accepted.live.output.deliver(write, message)
         except Exception as failure:
             record.failed(failure)
             raise
@@ -98,7 +99,7 @@ class Generator:
             if piece.token_ids:
                 now = self._clock()
                 if last_at:
-                    self._metrics.token_gap(now - last_at)
+                    self._metrics.tokens(accepted.model, now - last_at, len(piece.token_ids))
                 last_at = now
             delta = frames.delta(piece, with_ids=accepted.with_ids)
             if delta is not None:
@@ -143,14 +144,9 @@ class Generator:
 
     @contextlib.contextmanager
     def _watchdog(self, accepted: Accepted) -> Iterator[None]:
-        """Ends the stream at its time also where the engine is stuck and cannot."""
-        live = accepted.live
-
-        def expire() -> None:
-            live.fail(errors.deadline(live.stage.value))
-
+        """Ends the stream at its time also where the engine is stuck, or the caller does not read."""
         delay = accepted.deadline - self._clock() + WATCHDOG_SLACK_SECONDS
-        timer = asyncio.get_running_loop().call_later(max(0.0, delay), expire)
+        timer = asyncio.get_running_loop().call_later(max(0.0, delay), accepted.live.expire)
         try:
             yield
         finally:

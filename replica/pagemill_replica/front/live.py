@@ -144,6 +144,11 @@ class LiveRequest:
         self.output.fail(failure)
         self.leave()
 
+    def expire(self) -> None:
+        """Its time is up, also for a caller that is slow to read what is complete."""
+        self.output.expire(errors.deadline(self.stage.value))
+        self.leave()
+
     def leave(self) -> None:
         """Nobody wants more of it: the engine stops unless it has already."""
         if not self.gone.is_set():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagemill_common.telemetry import Meters, names
+from pagemill_common.telemetry.fast_histogram import FastHistogram
 from pagemill_replica.engine.messages import StepReport
 from pagemill_replica.front.link import EngineLink
 from pagemill_replica.front.record import RequestRecord
@@ -20,7 +21,13 @@ class ReplicaMetrics:
         self._duration = histogram(names.REQUEST_DURATION, "Time from arrival to the last message.")
         self._ttft = histogram(names.TIME_TO_FIRST_TOKEN, "Time from arrival to the first token.")
         self._per_token = histogram(names.TIME_PER_OUTPUT_TOKEN, "Mean time of a token after the first, by request.")
-        self._gap = histogram(names.INTER_TOKEN_LATENCY, "Time between two messages with tokens of one stream.")
+        self._inter_token = FastHistogram(
+            meters.registry,
+            f"{names.INTER_TOKEN_LATENCY.replace('.', '_')}_seconds",
+            "Between tokens, as they leave the replica.",
+            "model",
+            names.BUCKETS[names.INTER_TOKEN_LATENCY],
+        )
         self._queue = histogram(names.QUEUE_TIME, "Time in the engine before the first step.")
         self._tokens = histogram(names.TOKEN_USAGE, "Tokens of a request.", "{token}")
         self._requests = counter(names.REQUESTS, "Requests that ended.", "{request}")
@@ -57,9 +64,9 @@ class ReplicaMetrics:
         """Takes one engine step."""
         self._step_time.record(report.stats.step_seconds)
 
-    def token_gap(self, seconds: float) -> None:
-        """Takes the time between two messages with tokens."""
-        self._gap.record(seconds)
+    def tokens(self, model: str, seconds: float, count: int) -> None:
+        """`count` tokens left together, so long after the ones before."""
+        self._inter_token.record(seconds / count, model, count)
 
     def finished(self, record: RequestRecord) -> None:
         """Takes a request that has ended, well or not."""

@@ -9,7 +9,11 @@ in one piece; a reader that keeps up gets every token alone.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+M = TypeVar("M")
 
 TOKEN_BYTES = 5
 """What an unread token id counts for: its largest usual size on the wire."""
@@ -46,6 +50,7 @@ class OutputBuffer:
         self._changed = asyncio.Event()
         self._failure: Exception | None = None
         self._complete = False
+        self._write: asyncio.Timeout | None = None
         self.position = position
         self.text_offset = text_offset
 
@@ -81,6 +86,30 @@ class OutputBuffer:
             self._failure = failure
             self._unread = _Unread()
             self._changed.set()
+            if self._write is not None:
+                self._write.reschedule(0.0)
+
+    def expire(self, failure: Exception) -> None:
+        """As `fail`, also where the output is complete and the caller has not yet read it all."""
+        self._complete = False
+        self.fail(failure)
+
+    async def deliver(self, write: Callable[[M], Awaitable[object]], message: M) -> None:
+        """Writes a message made of what was taken. Raises what `fail` was given, also where that comes meanwhile.
+
+        A caller that has stopped reading would hold the write, and all that waits for its end, for ever.
+        """
+        if self._failure is not None:
+            raise self._failure
+        try:
+            async with asyncio.timeout(None) as self._write:
+                await write(message)
+        except TimeoutError:
+            if self._failure is None:
+                raise
+            raise self._failure from None
+        finally:
+            self._write = None
 
     def discard(self) -> None:
         """Nobody reads any more: what is left goes, and so does what comes."""

@@ -205,7 +205,7 @@ async def test_one_line_and_the_metrics_tell_of_every_request() -> None:
         text = (await asyncio.to_thread(urllib.request.urlopen, url)).read().decode()
         for name in (
             "gen_ai_server_time_to_first_token_seconds_count",
-            "pagemill_inter_token_latency_seconds_count",
+            'pagemill_inter_token_latency_seconds_count{model="smollm2"}',
             "pagemill_replica_kv_use",
             "pagemill_replica_running",
             'pagemill_outcome="max_tokens"',

@@ -47,6 +47,37 @@ async def test_take_waits_for_a_push() -> None:
     assert piece.text == "a"
 
 
+async def test_failure_breaks_off_a_write_that_is_under_way() -> None:
+    buffer, begun = OutputBuffer(1000), asyncio.Event()
+
+    async def write(_: str) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    delivering = asyncio.ensure_future(buffer.deliver(write, "message"))
+    await begun.wait()
+    buffer.fail(RuntimeError("gone"))
+    buffer.fail(RuntimeError("again"))
+    with pytest.raises(RuntimeError, match="gone"):
+        await delivering
+    with pytest.raises(RuntimeError, match="gone"):
+        await buffer.deliver(write, "next")
+
+
+async def test_failure_between_two_writes_harms_neither() -> None:
+    buffer, written = OutputBuffer(1000), []  # type: ignore[var-annotated]
+
+    async def write(message: str) -> None:
+        written.append(message)
+        if message == "b":
+            buffer.complete()
+
+    await buffer.deliver(write, "a")
+    await buffer.deliver(write, "b")
+    assert written == ["a", "b"]
+    assert await buffer.take() is None
+
+
 async def test_complete_delivers_the_rest_and_then_ends() -> None:
     buffer = OutputBuffer(1000)
     buffer.push("a", [1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from opentelemetry.context import Context
 
 from pagemill.v1 import generation_pb2 as pb
-from pagemill_replica.front.answer import collect
+from pagemill_replica.front.answer import Answer
 from pagemill_replica.front.arrival import Arrival, time_limit
 from pagemill_replica.front.drain import Drain, DrainTimes
 from pagemill_replica.front.health import ReadinessWatch
@@ -55,6 +56,45 @@ def test_readiness_tells_of_changes_only(clock: Any) -> None:
     assert told == [True, False]
 
 
+async def test_readiness_is_judged_again_after_telling_of_it_failed(clock: Any) -> None:
+    told: list[bool] = []
+    warm = {"now": True}
+    again = asyncio.Event()
+
+    def tell(ready: bool) -> None:
+        told.append(ready)
+        warm["now"] = False
+        if len(told) == 1:
+            raise OSError("the disk is full")
+        again.set()
+
+    watch = ReadinessWatch(
+        lambda: Progress(warm=warm["now"], alive=True, busy=False, last_step=0.0),
+        draining=lambda: False,
+        stall_after=10.0,
+        clock=clock,
+        on_change=tell,
+        interval=0.001,
+    )
+    running = asyncio.create_task(watch.run())
+    await asyncio.wait({running, asyncio.create_task(again.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    assert not running.done()
+    running.cancel()
+    assert told == [True, False]
+
+
+async def test_drain_runs_also_where_telling_of_it_fails(clock: Any) -> None:
+    def fail() -> None:
+        raise OSError("the disk is full")
+
+    idle = asyncio.Event()
+    idle.set()
+    one = drain(DrainTimes(0.0, 10.0), clock, idle, [], on_begin=fail)
+    with pytest.raises(OSError, match="full"):
+        one.begin("test")
+    await one.run()
+
+
 @pytest.mark.parametrize(
     ("grace", "margin", "settle", "close"), [(600.0, 15.0, 3.0, 585.0), (10.0, 15.0, 3.0, 3.0), (10.0, 0.0, 3.0, 10.0)]
 )
@@ -64,7 +104,13 @@ def test_stragglers_are_closed_before_the_grace_ends_but_not_before_settling(
     assert DrainTimes.of(settle=settle, grace=grace, margin=margin).close == close
 
 
-def drain(times: DrainTimes, clock: Any, idle: asyncio.Event, log: list[str]) -> Drain:
+def drain(
+    times: DrainTimes,
+    clock: Any,
+    idle: asyncio.Event,
+    log: list[str],
+    on_begin: Callable[[], None] | None = None,
+) -> Drain:
     async def wait_idle() -> None:
         await idle.wait()
 
@@ -77,7 +123,7 @@ def drain(times: DrainTimes, clock: Any, idle: asyncio.Event, log: list[str]) ->
         clock=clock,
         live=lambda: int(not idle.is_set()),
         idle=wait_idle,
-        on_begin=lambda: log.append("begin"),
+        on_begin=on_begin or (lambda: log.append("begin")),
         close_stragglers=close_stragglers,
     )
 
@@ -152,13 +198,15 @@ def test_throughput_settles_at_the_rate_and_decays(clock: Any) -> None:
 
 
 async def test_answer_joins_the_stream() -> None:
-    async def frames() -> Any:
-        yield pb.GenerateResponse(started=pb.Started(request_id="a"))
-        yield pb.GenerateResponse(delta=pb.Delta(text="x", token_ids=[1, 2]))
-        yield pb.GenerateResponse(delta=pb.Delta(text="y", token_ids=[3]))
-        yield pb.GenerateResponse(finished=pb.Finished(reason=pb.FINISH_REASON_MAX_TOKENS))
-
-    answer = await collect(frames())
+    parts = Answer()
+    for frame in (
+        pb.GenerateResponse(started=pb.Started(request_id="a")),
+        pb.GenerateResponse(delta=pb.Delta(text="x", token_ids=[1, 2])),
+        pb.GenerateResponse(delta=pb.Delta(text="y", token_ids=[3])),
+        pb.GenerateResponse(finished=pb.Finished(reason=pb.FINISH_REASON_MAX_TOKENS)),
+    ):
+        await parts.write(frame)
+    answer = parts.whole()
     assert answer.started.request_id == "a"
     assert (answer.choices[0].text, list(answer.choices[0].token_ids)) == ("xy", [1, 2, 3])
     assert answer.choices[0].finished.reason == pb.FINISH_REASON_MAX_TOKENS
