@@ -148,8 +148,11 @@ class EngineClient:
     async def stop(self, grace: float) -> None:
         """Ends all requests as ABORTED and the process, by force after `grace` seconds. May be called twice."""
         self._stopping = True
-        if self._process is not None and self._process.returncode is None and self.alive:
-            self._send(Shutdown())
+        if self._process is not None and self._process.returncode is None and self.alive and self._send(Shutdown()):
+            # With its standard input closed it would take the front for gone, and tell it nothing.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), grace)
+            grace = 0.0
         await self._end_process(grace)
 
     def _send(self, message: Submit | Abort | Shutdown) -> bool:
