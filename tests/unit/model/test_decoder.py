@@ -111,6 +111,20 @@ def test_every_bias_counts(part: str, layer: int, logits_of: Compute) -> None:
     assert (logits_of(config, weights, IDS) - logits_of(config, without, IDS)).abs().max() > 1e-3
 
 
+def test_the_gate_closes_the_mlp_and_the_other_half_does_not(logits_of: Compute) -> None:
+    """silu(-1000) is 0."""
+    config = llama(mlp_bias=True)
+    weights = random_weights(config)
+
+    def biased(part: str) -> Tensor:
+        biases = {f"model.layers.{n}.mlp.{part}.bias": np.full(64, -1000, np.float32) for n in (0, 1)}
+        return logits_of(config, {**weights, **biases}, IDS)
+
+    closed = {n: np.zeros_like(w) if n.endswith("down_proj.weight") else w for n, w in weights.items()}
+    assert_close(biased("gate_proj"), logits_of(config, closed, IDS))
+    assert (biased("up_proj") - logits_of(config, closed, IDS)).abs().max() > 0.1
+
+
 def test_biases_of_zero_are_no_biases(logits_of: Compute) -> None:
     config = llama(attention_bias=True, mlp_bias=True)
     weights = {n: np.zeros_like(w) if n.endswith(".bias") else w for n, w in random_weights(config).items()}
