@@ -158,6 +158,7 @@ class Router:
                 for task in tasks:
                     task.cancel()
                 await self._end()
+                await asyncio.wait(tasks)
         except Exception as failure:
             self.status.update(stage="failed", ready=False, error=str(failure))
             raise

@@ -71,6 +71,7 @@ class CapacityPool:
             client_name=f"pagemill-{pool}",
         )
         self._redis: Redis = Redis.from_pool(connections)
+        self._calls: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -81,7 +82,9 @@ class CapacityPool:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, once the calls that were given up on have ended."""
+        if self._calls:
+            await asyncio.wait(self._calls, timeout=self.settings.command_timeout)
         await self._redis.aclose()
 
     async def heartbeat(self, beat: Beat) -> BeatReply:
@@ -191,9 +194,24 @@ class CapacityPool:
             return await self._redis.eval(script.text, len(keys), *keys, *args)
 
     async def _within(self, seconds: float, call: Coroutine[Any, Any, T]) -> T:
+        """What the call gives; CapacityUnavailable where it fails or takes longer.
+
+        It runs in a task of its own: redis-py awaits through asyncio.wait_for, which in Python 3.11 can swallow a
+        cancellation, so that neither a timeout nor a cancelled caller would be sure to end. One that is given up on
+        ends by itself, within the timeouts of its socket.
+        """
+        task = asyncio.create_task(call)
+        self._calls.add(task)
+        task.add_done_callback(self._ended)
         try:
-            async with asyncio.timeout(seconds):
-                return await call
+            await asyncio.wait({task}, timeout=seconds)
+        finally:
+            if not task.done():
+                task.cancel()
+        if not task.done() or task.cancelled():
+            raise CapacityUnavailable(UnavailableReason.TIMEOUT, f"no answer within {seconds:g} s")
+        try:
+            return task.result()
         except (RedisError, OSError) as error:
             raise unavailable(error) from error
         except Exception as error:
@@ -201,3 +219,9 @@ class CapacityPool:
             _log.exception("redis gave an answer that cannot be read")
             text = f"the answer cannot be read: {type(error).__name__}: {error}"
             raise CapacityUnavailable(UnavailableReason.OTHER, text) from error
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._calls.discard(task)
+        if not task.cancelled():
+            # Nobody may be left to ask for it.
+            task.exception()

@@ -131,6 +131,24 @@ async def test_few_connections_serve_many_callers(server: RedisServer, pool: Cap
     assert sum(c["name"] == f"pagemill-{pool.keys.pool}" for c in clients) <= SETTINGS.connections
 
 
+async def test_a_caller_that_is_cancelled_at_any_moment_is_gone(pool: CapacityPool) -> None:
+    async def follow() -> None:
+        while True:
+            await pool.members()
+            await reserve(pool, "a", "r1")
+
+    await pool.heartbeat(beat())
+    for turns in range(150):
+        follower = asyncio.create_task(follow())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        follower.cancel()
+        # One turn to hear of it and one to leave.
+        done, _ = await asyncio.wait({follower}, timeout=1.0)
+        assert done, f"cancelled after {turns} turns of the loop, and still there"
+    assert [member.name for member in await pool.members()] == ["r1"], "its connections are whole"
+
+
 @pytest.mark.parametrize("minutes", [10, -10])
 async def test_a_moved_clock_costs_one_more_call_and_no_error(pool: CapacityPool, minutes: int) -> None:
     await pool.heartbeat(beat())

@@ -11,6 +11,7 @@ from typing import Protocol
 
 import grpc
 import pytest
+from integration.router.dump import bounded, state_of, tasks
 
 from pagemill.v1 import GenerationServiceStub, admin_pb2_grpc
 from pagemill.v1 import generation_pb2 as pb
@@ -41,6 +42,11 @@ async def pool(valkey: RedisServer) -> AsyncIterator[CapacityPool]:
     """A pool of the test's own."""
     async with CapacityPool(valkey.url, uuid.uuid4().hex) as opened:
         yield opened
+
+
+TEST_SECONDS = 100.0
+"""The longest a test may use a router: less than pytest's own limit, which knows nothing of tasks."""
+END_SECONDS = 30.0
 
 
 @dataclass
@@ -82,7 +88,8 @@ class Caller:
 
     async def idle(self) -> None:
         """Nothing of any call is left in the router."""
-        await until(lambda: self.router.idle)
+        async with bounded(10.0, "coming to rest", lambda: state_of(self.router)):
+            await until(lambda: self.router.idle, 60.0)
 
 
 def question(text: str = "hello", max_tokens: int = 5, **fields: object) -> pb.GenerateRequest:
@@ -126,11 +133,14 @@ async def _run_router(
         await until(lambda: bool(router.server.port) or running.done())
         await until(lambda: sum(view.ready for view in router.fleet.snapshot().replicas) == len(replicas))
         caller = Caller(router)
-        yield caller
+        async with bounded(TEST_SECONDS, "the test", lambda: state_of(router)):
+            yield caller
         await caller.channel.close()
     finally:
         router.drain()
         router.drain()
+        await asyncio.wait({running}, timeout=END_SECONDS)
+        assert running.done(), f"the router does not end\n{state_of(router)}\n{tasks()}"
         await running
         observed.shutdown()
 

@@ -187,3 +187,14 @@ async def test_a_message_that_cannot_be_taken_costs_the_stream_and_not_the_link(
             await until(lambda: not link.watching)
         await until(lambda: link.view().ready)
         assert (await caller.ask(question(max_tokens=2))).text == text_of(2)
+
+
+async def test_a_router_that_asks_redis_all_the_time_ends_and_leaves_no_task(
+    run_router: RunRouter, valkey: RedisServer, pool: CapacityPool
+) -> None:
+    async with FakeReplica("r0", pool=pool) as one:
+        for _ in range(8):
+            async with run_router(one, redis_url=valkey.url, pool=pool.keys.pool, discovery_interval=0.0005):
+                pass
+            left = {task.get_name() for task in asyncio.all_tasks()}
+            assert not left & {"discovery redis", "fleet sweep", "admission mode", "readiness"}
