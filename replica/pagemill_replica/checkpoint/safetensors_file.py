@@ -54,7 +54,7 @@ def _read_header(file: Path) -> tuple[dict[str, Any], int, int]:
     except ValueError as error:
         raise CheckpointError(file, f"its safetensors header is corrupt: {error}; {AGAIN}") from error
     except RecursionError as error:
-        raise CheckpointError(file, "its safetensors header is corrupt: nested too deeply; {AGAIN}") from error
+        raise CheckpointError(file, f"its safetensors header is corrupt: nested too deeply; {AGAIN}") from error
     if not isinstance(header, dict):
         raise CheckpointError(file, f"its safetensors header is not an object; {AGAIN}")
     return header, 8 + length, size
