@@ -91,13 +91,16 @@ def alloc_kv(layout: KvLayout, num_blocks: int, device: torch.device | str) -> K
 def read_blocks(kv: KvCache, block_ids: Tensor) -> Tensor:
     """A copy of n blocks (ids int64 [n]) in the canonical order [layers, 2, n, block_size, kv_heads, head_dim].
 
-    The second axis is keys (as rotated and written), then values.
+    The second axis is keys (as rotated and written), then values. ValueError for blocks that the cache lacks.
     """
     return _backend(kv.device).read_blocks(kv, block_ids)
 
 
 def write_blocks(kv: KvCache, block_ids: Tensor, data: Tensor) -> None:
-    """Overwrites n blocks with data in the order that `read_blocks` gives."""
+    """Overwrites n blocks with data in the order and shape that `read_blocks` gives, any floating type.
+
+    ValueError for another shape, and for blocks that the cache lacks.
+    """
     _backend(kv.device).write_blocks(kv, block_ids, data)
 
 
@@ -114,7 +117,9 @@ def pack_weight(weight: Tensor, bias: Tensor | None = None, *, deterministic: bo
 
 
 def linear(x: Tensor, w: PackedWeight) -> Tensor:
-    """Multiplies x [n, in] by the weight's transpose, plus bias: [n, out] in the type of x."""
+    """Multiplies x [n, in] by the weight's transpose, plus bias: [n, out] in the type of x, which is the weight's."""
+    if x.dim() != 2 or x.shape[1] != w.in_features or x.dtype != w.dtype:
+        raise ValueError(f"{x.dtype} {tuple(x.shape)} does not fit a {w.dtype} weight of {w.in_features} inputs")
     result: Tensor = _linear(x, w.tensors, w.bias, w.out_features, w.format, w.deterministic)
     return result
 

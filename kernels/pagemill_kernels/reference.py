@@ -159,7 +159,7 @@ def survivors(scaled: Tensor, top_k: int, top_p: float, min_p: float) -> Tensor:
         before = torch.cat((reached.new_zeros(1), reached[:-1]))
         kept &= (before < top_p * reached[-1])[rank] | (rank == 0)
     if min_p > 0:
-        kept &= weights >= min_p * weights.max()
+        kept &= weights >= min(min_p, 1.0) * weights.max()
     return kept
 
 

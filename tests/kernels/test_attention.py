@@ -169,3 +169,35 @@ def test_wrong_shapes_and_types_are_refused(attention_case: Callable[..., Any]) 
     wide = AttentionBatch(case.batch.query_start, case.batch.context_lens.long(), case.batch.block_tables)
     with pytest.raises(TypeError, match="int32"):
         ops.paged_attention(case.q, case.kv, 0, wide, scale=1.0)
+    with pytest.raises(TypeError, match="float64"):
+        ops.paged_attention(case.q.double(), case.kv, 0, case.batch, scale=1.0)
+    two = AttentionBatch(case.batch.query_start, case.batch.context_lens.repeat(2), case.batch.block_tables)
+    with pytest.raises(ValueError, match="numbers of sequences"):
+        ops.paged_attention(case.q, case.kv, 0, two, scale=1.0)
+
+
+@pytest.mark.parametrize(
+    ("starts", "lens", "table"),
+    [
+        ([0, 2, 4], [17, 3], [[0, 1], [2, 0]]),  # more queries than rows
+        ([1, 2, 3], [17, 3], [[0, 1], [2, 0]]),  # a row of nobody's
+        ([0, 2, 1], [17, 3], [[0, 1], [2, 0]]),  # queries that run backwards
+        ([0, 2, 3], [1, 3], [[0, 1], [2, 0]]),  # more queries than context
+        ([0, 2, 3], [33, 3], [[0, 1], [2, 0]]),  # a context longer than its table
+        ([0, 2, 3], [17, 3], [[0, 9], [2, 0]]),  # a block that the cache lacks
+        ([0, 2, 3], [17, 3], [[-1, 1], [2, 0]]),
+    ],
+)
+def test_a_batch_that_reaches_outside_is_refused(starts: list[int], lens: list[int], table: list[list[int]]) -> None:
+    kv = ops.alloc_kv(ops.KvLayout(1, 1, 8, 16, torch.float32), 3, "cpu")
+    batch = AttentionBatch(*(torch.tensor(field, dtype=torch.int32) for field in (starts, lens, table)))
+    with pytest.raises(ValueError, match="reaches outside"):
+        ops.paged_attention(torch.zeros(3, 2, 8), kv, 0, batch, scale=1.0)
+
+
+def test_no_sequences_and_no_rows() -> None:
+    kv = ops.alloc_kv(ops.KvLayout(1, 1, 8, 16, torch.float32), 1, "cpu")
+    none = torch.zeros(0, dtype=torch.int32)
+    batch = AttentionBatch(torch.zeros(1, dtype=torch.int32), none, none.view(0, 1))
+    assert ops.paged_attention(torch.zeros(0, 2, 8), kv, 0, batch, scale=1.0).shape == (0, 2, 8)
+    assert (ops.paged_attention(torch.ones(2, 2, 8), kv, 0, batch, scale=1.0) == 0).all()

@@ -134,11 +134,85 @@ def test_embedding_takes_rows() -> None:
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="norm of"):
         ops.rms_norm(torch.zeros(2, 8), torch.zeros(7), 1e-5)
-    with pytest.raises(ValueError, match="odd"):
-        ops.silu_mul(torch.zeros(2, 7))
+    for shape in ((2, 7), (2, 3, 8)):
+        with pytest.raises(ValueError, match="halves"):
+            ops.silu_mul(torch.zeros(shape))
+    with pytest.raises(TypeError, match="float64"):
+        ops.rms_norm(torch.zeros(2, 8).double(), torch.zeros(8), 1e-5)
     kv = ops.alloc_kv(ops.KvLayout(1, 2, 8, 16, torch.float32), 1, "cpu")
     heads, angles, index = torch.zeros(1, 3, 8), torch.zeros(4, 4), torch.zeros(1, dtype=torch.int64)
     with pytest.raises(ValueError, match="do not fit the cache"):
         ops.rope_write_kv(heads, heads, heads, angles, angles, index, index, kv, 0)
     with pytest.raises(TypeError, match="int64"):
         ops.rope_write_kv(heads, heads[:, :2], heads[:, :2], angles, angles, index.int(), index, kv, 0)
+
+
+def _rope(**changes: Any) -> None:
+    """One row of three query heads and two kv heads, over a cache of two blocks, with arguments replaced."""
+    heads, angles = torch.ones(1, 3, 8), torch.zeros(4, 4)
+    arguments = {
+        "q": heads,
+        "k": heads[:, :2],
+        "v": heads[:, :2],
+        "cos": angles,
+        "sin": angles,
+        "positions": torch.tensor([3]),
+        "slots": torch.tensor([31]),
+        "kv": ops.alloc_kv(ops.KvLayout(1, 2, 8, 16, torch.float32), 2, "cpu"),
+        "layer": 0,
+        **changes,
+    }
+    try:
+        ops.rope_write_kv(**arguments)
+    except (TypeError, ValueError):
+        assert (ops.read_blocks(arguments["kv"], torch.arange(2)) == 0).all()
+        raise
+
+
+def test_the_last_position_and_slot_are_taken_and_the_next_refused() -> None:
+    _rope()
+    for name, beyond in (("positions", 4), ("positions", -1), ("slots", 32), ("slots", 2**40)):
+        with pytest.raises(ValueError, match="position is outside"):
+            _rope(**{name: torch.tensor([beyond])})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"positions": torch.tensor([0, 0])},
+        {"slots": torch.tensor([[0]])},
+        {"cos": torch.zeros(4, 8)},
+        {"sin": torch.zeros(3, 4)},
+        {"cos": torch.zeros(4, 8)[:, ::2]},
+        {"sin": torch.zeros(4, 4, dtype=torch.float64)},
+        {"k": torch.ones(1, 2, 8).bfloat16()},
+        {"v": torch.ones(1, 2, 8).bfloat16()},
+        {"q": torch.ones(1, 3, 10)},
+        {"q_norm": torch.ones(4)},
+        {"k_norm": torch.ones(16)[::2]},
+        {"q_norm": torch.ones(8), "k_norm": torch.ones(8).bfloat16()},
+    ],
+)
+def test_rotations_that_would_read_the_wrong_memory_are_refused(changes: dict[str, Tensor]) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        _rope(**changes)
+
+
+def test_a_strided_weight_is_read_as_it_is() -> None:
+    x, weight = _normal((2, 8), torch.float32, 0), _normal((16,), torch.float32, 1)[::2]
+    assert torch.equal(ops.rms_norm(x, weight, 1e-5), ops.rms_norm(x, weight.contiguous(), 1e-5))
+
+
+def test_nan_stays_in_its_row() -> None:
+    rows = torch.ones(3, 40)
+    rows[1, 5] = float("nan")
+    for got in (ops.rms_norm(rows, torch.ones(40), 1e-5), ops.silu_mul(rows)):
+        assert torch.isfinite(got[[0, 2]]).all()
+        assert torch.isnan(got[1]).any()
+
+
+def test_no_rows() -> None:
+    none = torch.zeros(0, 8)
+    assert ops.rms_norm(none, torch.ones(8), 1e-5).shape == (0, 8)
+    assert ops.add_rms_norm(none, none, torch.ones(8), 1e-5)[1].shape == (0, 8)
+    assert ops.silu_mul(none).shape == (0, 4)

@@ -112,6 +112,14 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         ops.pack_weight(torch.zeros(3))
     with pytest.raises(ValueError, match="bias of shape"):
         ops.pack_weight(torch.zeros(3, 4), torch.zeros(4))
-    packed = ops.pack_weight(torch.zeros(3, 4), deterministic=True)
-    with pytest.raises(ValueError, match="does not fit"):
-        ops.linear(torch.zeros(2, 5), packed)
+    for deterministic in (False, True):
+        packed = ops.pack_weight(torch.zeros(3, 4), deterministic=deterministic)
+        for wrong in (torch.zeros(2, 5), torch.zeros(4), torch.zeros(2, 4).bfloat16()):
+            with pytest.raises(ValueError, match="does not fit"):
+                ops.linear(wrong, packed)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_no_rows_give_no_rows(deterministic: bool) -> None:
+    packed = ops.pack_weight(torch.ones(3, 4), torch.ones(3), deterministic=deterministic)
+    assert ops.linear(torch.zeros(0, 4), packed).shape == (0, 3)

@@ -224,6 +224,50 @@ def test_a_row_draws_the_same_among_others(sampling_batch: Batch, two_threads: N
     assert torch.equal(together, reference.sample(logits, sampling_batch(rows, **columns)))
 
 
+@pytest.mark.parametrize(
+    ("position", "token", "logit"),
+    [(1000, 50101, -16.2673), (1491, 232, -15.0024), (2044, 19813, -15.7554), (2300, 32084, -16.6666)],
+)
+def test_a_rare_word_lifts_an_unlikely_id_by_a_hair(
+    sampling_batch: Batch, position: int, token: int, logit: float
+) -> None:
+    # Words in the uppermost 2^-21 of their range, found by search: their noise lifts the id just above id 0's score.
+    logits = torch.full((1, 60_000), -INF)
+    logits[0, [0, token]] = torch.tensor([0.0, logit])
+    batch = sampling_batch(1, seeds=[0], positions=[position])
+    assert reference.sample(logits, batch).tolist() == [token]
+    assert ops.sample(logits, batch).tolist() == [token]
+
+
+@pytest.mark.parametrize("top_k", [0, 3])
+def test_min_p_above_one_leaves_the_largest(sampling_batch: Batch, top_k: int) -> None:
+    logits = torch.tensor([[1.0, 0.0, 4.0, 2.0]])
+    batch = sampling_batch(1, min_p=[1.5], top_k=[top_k])
+    assert ops.sample(logits, batch).tolist() == reference.sample(logits, batch).tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"bias_offsets": [0, 0, 1], "bias_ids": [8], "bias_values": [1.0]},
+        {"bias_offsets": [0, 0, 1], "bias_ids": [-1], "bias_values": [-INF]},
+        {"bias_offsets": [0, 0, 2], "bias_ids": [0], "bias_values": [1.0]},
+        {"bias_offsets": [0, 1, 0], "bias_ids": [0], "bias_values": [1.0]},
+        {"history_offsets": [0, 0, 1], "history_ids": [2**31 - 1], "history_counts": [1]},
+        {"history_offsets": [0, -1, 1], "history_ids": [0], "history_counts": [1]},
+    ],
+)
+def test_ids_outside_the_vocabulary_and_lists_outside_the_batch_are_refused(
+    sampling_batch: Batch, fields: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="of sample"):
+        ops.sample(torch.zeros(2, 8), sampling_batch(2, **fields))
+
+
+def test_no_rows_draw_nothing(sampling_batch: Batch) -> None:
+    assert ops.sample(torch.zeros(0, 8), sampling_batch(0)).tolist() == []
+
+
 def test_half_precision_logits_are_read_as_they_are(sampling_batch: Batch) -> None:
     logits = torch.randn((4, 1000), generator=torch.Generator().manual_seed(0)).bfloat16()
     batch = sampling_batch(4, top_k=[0, 10, 0, 3])
@@ -233,6 +277,12 @@ def test_half_precision_logits_are_read_as_they_are(sampling_batch: Batch) -> No
 def test_wrong_types_are_refused(sampling_batch: Batch) -> None:
     with pytest.raises(TypeError, match="argument 0"):
         ops.sample(torch.zeros(2, 8), sampling_batch(3))
+    with pytest.raises(TypeError, match="float64"):
+        ops.sample(torch.zeros(2, 8).double(), sampling_batch(2))
+    with pytest.raises(TypeError, match="argument 12"):
+        ops.sample(torch.zeros(1, 8), sampling_batch(1, bias_offsets=[0, 2], bias_ids=[0, 1], bias_values=[1.0]))
+    with pytest.raises(ValueError, match="two dimensions"):
+        ops.sample(torch.zeros(8), sampling_batch(8))
 
 
 def test_selection_keys_fall_as_logits_rise() -> None:

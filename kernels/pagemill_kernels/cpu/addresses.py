@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.core import cgutils
 
-from pagemill_kernels.cpu.jit import intrinsic
+from pagemill_kernels.cpu.jit import inner, intrinsic
 from pagemill_kernels.cpu.vector import LLVM_F32, LLVM_I32, LLVM_I64, define, typed_pointer
 
 
@@ -33,6 +34,15 @@ def take_next(_typing: Any, address: Any) -> Any:
         return builder.atomic_rmw("add", typed_pointer(builder, where, LLVM_I64), ir.Constant(LLVM_I64, 1), "monotonic")
 
     return define(types.int64, types.int64)(emit)
+
+
+@inner
+def counters(count):
+    """Zeroed counters for `take_next`.
+
+    Not made in a kernel itself: numba turns np.zeros there into a parallel loop, one more start of all threads a call.
+    """
+    return np.zeros(count, np.int64)
 
 
 @intrinsic

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pagemill_kernels.cpu.attention_kernel import attend_batch
-from pagemill_kernels.cpu.storage import TAGS, threads
+from pagemill_kernels.cpu.storage import tag, threads
 
 
 def paged_attention(
@@ -22,7 +22,10 @@ def paged_attention(
     softcap: float,
     deterministic: bool,
 ) -> Tensor:
-    """The declared operator. `deterministic` changes nothing: the order of arithmetic is always fixed by position."""
+    """The declared operator. `deterministic` changes nothing: the order of arithmetic is always fixed by position.
+
+    ValueError, before anything is computed, for a batch that reaches outside of its tensors or of the cache.
+    """
     rows, heads, dim = q.shape
     _, kv_heads, key_dim, slots = keys.shape
     block_size, padded_dim = values.shape[2:]
@@ -33,6 +36,11 @@ def paged_attention(
     for index in (query_start, context_lens, block_tables):
         if index.dtype != torch.int32 or not index.is_contiguous():
             raise TypeError("query_start, context_lens and block_tables are contiguous int32")
+    if query_start.shape != (len(context_lens) + 1,) or block_tables.shape[:-1] != context_lens.shape:
+        raise ValueError(
+            f"query_start {tuple(query_start.shape)}, context_lens {tuple(context_lens.shape)} and block_tables"
+            f" {tuple(block_tables.shape)} are of different numbers of sequences"
+        )
     out = torch.empty((rows, heads, dim), dtype=q.dtype)
     arguments = np.array(
         [
@@ -56,8 +64,12 @@ def paged_attention(
             context_lens.shape[0],
             block_tables.shape[1],
             window,
+            keys.shape[0],
         ],
         dtype=np.int64,
     )
-    attend_batch(arguments, np.float32(scale), np.float32(softcap), threads(), TAGS[keys.dtype], TAGS[q.dtype])
+    tags = tag("cache", keys), tag("queries", q)
+    wrong = attend_batch(arguments, np.float32(scale), np.float32(softcap), threads(), *tags)
+    if wrong >= 0:
+        raise ValueError(f"sequence {wrong} of the batch reaches outside of its rows, its block table or the cache")
     return out

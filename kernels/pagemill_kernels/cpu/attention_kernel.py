@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pagemill_kernels.cpu.addresses import pointer, take_next
+from pagemill_kernels.cpu.addresses import counters, pointer, take_next
 from pagemill_kernels.cpu.attention_plan import (
     FIRST_PART,
     FIRST_QUERY,
@@ -20,6 +20,7 @@ from pagemill_kernels.cpu.attention_plan import (
     QUERIES,
     SEQUENCE,
     SERIAL_WORK,
+    first_wrong,
     plan_tiles,
     row_capacity,
     split_tiles,
@@ -46,7 +47,7 @@ from pagemill_kernels.cpu.vector import load, store
 # Places in `arguments`. Addresses, then sizes; ROW_STRIDE, ITEM and QUERY_ITEM are bytes.
 Q, OUT, KEYS, VALUES, STARTS, LENS, TABLES = range(7)
 ROWS, ROW_STRIDE, HEADS, DIM, KV_HEADS, SLOTS, PADDED_DIM, BLOCK_SIZE, ITEM, QUERY_ITEM = range(7, 17)
-SEQUENCES, TABLE_WIDTH, WINDOW = range(17, 20)
+SEQUENCES, TABLE_WIDTH, WINDOW, BLOCKS = range(17, 21)
 
 
 @inner
@@ -280,10 +281,18 @@ def _plan(arguments, workers):
 
 @kernel
 def attend_batch(arguments, scale, softcap, workers, tag, q_tag):
-    """Attention of a whole batch; arguments are the addresses, sizes and strides that this module names, int64."""
+    """Attention of a whole batch; arguments are the addresses, sizes and strides that this module names, int64.
+
+    Returns -1, or the first sequence that is wrong, and has written nothing then.
+    """
+    starts, lens, tables = _index_arrays(arguments)
+    a = arguments
+    wrong = first_wrong(starts, lens, tables, a[ROWS], a[BLOCKS], a[BLOCK_SIZE], a[WINDOW])
+    if wrong >= 0:
+        return wrong
     tiles, parts, states, workers = _plan(arguments, workers)
     peaks, sums, acc = states
-    counter = np.zeros(1, np.int64)
+    counter = counters(1)
     if workers == 1:
         _share(arguments, scale, softcap, tiles, parts, states, counter, tag, q_tag)
     else:
@@ -292,3 +301,4 @@ def attend_batch(arguments, scale, softcap, workers, tag, q_tag):
     if len(parts) > 0:
         _merge_parts(arguments, tiles, states, q_tag)
     _clear(arguments, q_tag)
+    return -1

@@ -28,6 +28,25 @@ def column_of(position, block_size, columns_per_block):
 
 
 @inner
+def first_wrong(query_start, context_lens, tables, rows, blocks, block_size, window):
+    """The first sequence whose queries are no rows, or that sees what is in no block; -1 where all are sound."""
+    for s in range(len(context_lens)):
+        queries = query_start[s + 1] - query_start[s]
+        length = context_lens[s]
+        if query_start[0] != 0 or queries < 0 or query_start[s + 1] > rows or length < queries:
+            return s
+        if length > tables.shape[1] * block_size:
+            return s
+        if queries == 0:
+            continue
+        lowest = max(0, length - queries - window + 1) if window > 0 else 0
+        for place in range(lowest // block_size, (length - 1) // block_size + 1):
+            if tables[s, place] < 0 or tables[s, place] >= blocks:
+                return s
+    return -1
+
+
+@inner
 def plan_tiles(query_start, context_lens, kv_heads, group, block_size, columns_per_block, window):
     """(tiles [n, FIELDS], row-times-position products): costly tiles of a sequence come first."""
     per_tile = max(1, TILE_ROWS // group)

@@ -161,11 +161,18 @@ def _rope_row(
 @kernel
 def rope_rows(
     q, k, v, out, rows, q_row, k_row, v_row, cos, sin, positions_at, slots_at, keys, values, q_norm, k_norm, eps, heads,
-    kv_heads, dim, slots, block_size, padded_dim, item, cache_item, norm_item, parallel, tag, cache_tag, norm_tag,
+    kv_heads, dim, slots, block_size, padded_dim, blocks, angles, item, cache_item, norm_item, parallel, tag, cache_tag,
+    norm_tag,
 ):  # fmt: skip
-    """Rotates q into out, and k into the cache beside v. *_row: bytes from one row to the next."""
+    """Rotates q into out, and k into the cache beside v. *_row: bytes from one row to the next.
+
+    False, and nothing is written, where a position has none of the `angles` or a slot none of the `blocks`.
+    """
     positions = carray(pointer(positions_at), (rows,), np.int64)
     where = carray(pointer(slots_at), (rows,), np.int64)
+    for row in range(rows):
+        if positions[row] < 0 or positions[row] >= angles or where[row] >= blocks * block_size:
+            return False
     out_row = heads * dim * item
     angle_row = dim // 2 * 4
     if parallel:
@@ -186,3 +193,4 @@ def rope_rows(
                 where[row], keys, values, q_norm, k_norm, eps, space, heads, kv_heads, dim, slots, block_size,
                 padded_dim, item, cache_item, norm_item, tag, cache_tag, norm_tag,
             )  # fmt: skip
+    return True

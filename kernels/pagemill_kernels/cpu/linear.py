@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pagemill_kernels.cpu.panels import LANES, multiply
-from pagemill_kernels.cpu.storage import TAGS, padded, threads
+from pagemill_kernels.cpu.storage import TAGS, padded, tag, threads
 from pagemill_kernels.types import PackedWeight
 
 _log = logging.getLogger(__name__)
@@ -118,8 +118,6 @@ def linear(
         return _onednn_multiply(x, packed, bias)
     if form == PLAIN:
         return F.linear(x, packed, bias)
-    if x.dim() != 2 or x.dtype != packed.dtype or x.shape[1] != packed.shape[1]:
-        raise ValueError(f"{x.dtype} {tuple(x.shape)} does not fit a {packed.dtype} weight of {packed.shape[1]} inputs")
     if x.stride(1) != 1:
         x = x.contiguous()
     out = torch.empty((x.shape[0], out_features), dtype=x.dtype)
@@ -135,6 +133,6 @@ def linear(
         out_features,
         x.itemsize,
         threads(),
-        TAGS[x.dtype],
+        tag("product", x),
     )
     return out

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pagemill_kernels.cpu.addresses import take_next
+from pagemill_kernels.cpu.addresses import counters, take_next
 from pagemill_kernels.cpu.jit import inner, kernel, prange
 from pagemill_kernels.cpu.vector import load, store, vadd, vfma, vload, vsplat, vstore
 
@@ -175,7 +175,7 @@ def multiply(x, row_bytes, rows, size, weight, panels, bias, out, outputs, item,
     """Out [rows, outputs] = x [rows, size] times panels, plus bias; all of one storage type but the bias."""
     wide = np.empty((rows + SPARE_ROWS, size), np.float32)
     _widen(x, row_bytes, rows, size, item, wide, tag)
-    counter = np.zeros(rows // ROW_CHUNK + 1, np.int64)
+    counter = counters(rows // ROW_CHUNK + 1)
     if workers == 1 or rows * size * outputs < SERIAL_WORK:
         sums = np.empty((6, LANES), np.float32)
         _share(wide, rows, size, weight, panels, bias, out, outputs, item, counter, sums, tag)

@@ -7,18 +7,25 @@ import math
 
 import numpy as np
 
-from pagemill_kernels.cpu.addresses import pointer, take_next
+from pagemill_kernels.cpu.addresses import counters, pointer, take_next
 from pagemill_kernels.cpu.jit import carray, float32, inner, int64, kernel, prange
 from pagemill_kernels.cpu.noise import draw_words, fill_words, gumbel
-from pagemill_kernels.cpu.selection import fill_masses, keep_min_p, keep_top_k, keep_top_p
+from pagemill_kernels.cpu.sampling_edits import (
+    LARGEST,
+    NEGATIVE,
+    ZERO,
+    apply_bias,
+    apply_penalties,
+    clean,
+    list_is_inside,
+    lowest_allowed,
+)
+from pagemill_kernels.cpu.selection import fill_masses, keep_min_p, keep_top_k, keep_top_p, log_floor
 from pagemill_kernels.cpu.vector import load, vdiv, vload, vmax, vmin, vpeak, vsplat, vstore, vsub
 
 LANES = 16
 F32 = np.float32(0)
-ZERO = np.float32(0)
 ONE = np.float32(1)
-NEGATIVE = np.float32(-np.inf)
-LARGEST = np.float32(np.finfo(np.float32).max)
 NEGLIGIBLE = np.float32(-32)
 """Scaled logits below this hold less mass, all ids together, than the last bit of a top_p below 1."""
 GROUPS = 256
@@ -28,16 +35,14 @@ LOGITS, ROW_BYTES, ROWS, VOCAB, ITEM, OUT, BIASES, HISTORIES = range(8)
 TEMPERATURE, TOP_K, TOP_P, MIN_P, REPETITION, FREQUENCY, PRESENCE, SEEDS, POSITIONS, CHOICE = range(8, 18)
 BIAS_OFFSETS, BIAS_IDS, BIAS_VALUES, HISTORY_OFFSETS, HISTORY_IDS, HISTORY_COUNTS = range(18, 24)
 
-_WORDS = 1 << 32
-_WORD_UNIT = np.float32(2.0**-32)
+_ALL_BITS = np.uint32(0xFFFFFFFF)
+_EIGHT = np.uint32(8)
+_HALF = np.float32(0.5)
+_UNIT = np.float32(2.0**-24)
+WRONG = np.int64(-2)
+"""In place of the id of a row whose lists of ids reach outside the batch or the vocabulary."""
 SERIAL_WORK = 65_536
 """Logits in all below which starting threads costs more than it saves."""
-
-
-@inner
-def _clean(value):
-    """NaN as -inf, +inf as the largest float."""
-    return min(value, LARGEST) if value == value else NEGATIVE
 
 
 @inner
@@ -48,25 +53,8 @@ def _read_logits(logits, vocab, item, out, tag):
         value = vmax(vload(logits + i * item, tag), vsplat(NEGATIVE))
         vstore(at + i * 4, vmin(value, vsplat(LARGEST)), F32)
     for i in range(full, vocab):
-        out[i] = _clean(load(logits + i * item, tag))
+        out[i] = clean(load(logits + i * item, tag))
     out[vocab:] = NEGATIVE
-
-
-@inner
-def _apply_bias(values, ids, amounts):
-    for i in range(len(ids)):
-        values[ids[i]] = _clean(values[ids[i]] + amounts[i])
-
-
-@inner
-def _apply_penalties(values, ids, counts, repetition, frequency, presence):
-    for i in range(len(ids)):
-        value = values[ids[i]]
-        value = value / repetition if value > ZERO else value * repetition
-        value = value - frequency * float32(counts[i])
-        if counts[i] > 0:
-            value = value - presence
-        values[ids[i]] = _clean(value)
 
 
 @inner
@@ -84,19 +72,6 @@ def _largest(values, size):
 
 
 @inner
-def _lowest_allowed(vocab, bias_ids, bias_values):
-    """The lowest id that no bias of -inf bans, or 0."""
-    banned = np.zeros(vocab, np.bool_)
-    for i in range(len(bias_ids)):
-        if bias_values[i] == NEGATIVE:
-            banned[bias_ids[i]] = True
-    for i in range(vocab):
-        if not banned[i]:
-            return int64(i)
-    return int64(0)
-
-
-@inner
 def _scale(values, size, top, temperature):
     at = values.ctypes.data
     for i in range(0, size, LANES):
@@ -111,17 +86,17 @@ def _noise_of(token, seed, position, choice):
 
 @inner
 def _may_win(word, mass, limit):
-    """Whether noise of this word could lift a candidate of this mass = exp(scaled) to the best score.
+    """Whether noise of this word (uint32) could lift a candidate of this mass = exp(scaled) to the best score.
 
     Noise is at least t only where -log(u) <= exp(-t), and 1 - u <= -log(u): so 1 - u <= mass * exp(-best) is needed.
-    It spares almost every candidate the two logarithms.
+    It spares almost every candidate the two logarithms. Like u, 1 - u is made of the word's upper 24 bits alone.
     """
-    return float32(_WORDS - int64(word)) * _WORD_UNIT <= mass * limit
+    return (float32((word ^ _ALL_BITS) >> _EIGHT) + _HALF) * _UNIT <= mass * limit
 
 
 @inner
 def _limit(best):
-    """The exp(-best), with a margin for rounding and for the half word that separates u from its word."""
+    """The exp(-best), with a margin for rounding."""
     return float32(math.exp(-best) * 1.001)
 
 
@@ -189,7 +164,7 @@ def _sample_row(values, vocab, temperature, top_k, top_p, min_p, seed, position,
     _scale(values, size, peak, temperature)
     limited = 0 < top_k < vocab
     if not limited and not top_p < ONE:
-        floor = math.log(min_p) if min_p > ZERO else -math.inf
+        floor = log_floor(float(min_p)) if min_p > ZERO else -math.inf
         return _draw_any(values, vocab, first, floor, seed, position, choice, masses)
     count = _candidates(values, vocab, NEGATIVE if limited else NEGLIGIBLE, ids, scaled)
     if limited:
@@ -217,25 +192,25 @@ def _longs(arguments, name):
 
 
 @inner
-def _lists(arguments, offsets, ids, size, row):
-    """The ids of one row's ragged list, and where it starts and ends."""
-    bounds = _ints(arguments, offsets, arguments[ROWS] + 1)
-    return _ints(arguments, ids, size)[bounds[row] : bounds[row + 1]], bounds[row], bounds[row + 1]
-
-
-@inner
 def _edit_row(arguments, row, values):
-    """Bias, bans and penalties; returns the lowest id that is not banned where nothing is left, else -1."""
-    biases, histories = arguments[BIASES], arguments[HISTORIES]
-    ids, first, last = _lists(arguments, BIAS_OFFSETS, BIAS_IDS, biases, row)
-    amounts = carray(pointer(arguments[BIAS_VALUES]), (biases,), np.float32)[first:last]
-    _apply_bias(values, ids, amounts)
-    seen, first, last = _lists(arguments, HISTORY_OFFSETS, HISTORY_IDS, histories, row)
-    counts = _ints(arguments, HISTORY_COUNTS, histories)[first:last]
+    """Bias, bans and penalties; -1, or the id to give: the lowest that is not banned where nothing is left.
+
+    WRONG for lists that reach outside the batch or the vocabulary: nothing is written then.
+    """
+    rows, vocab = arguments[ROWS], arguments[VOCAB]
+    bias_bounds, seen_bounds = _ints(arguments, BIAS_OFFSETS, rows + 1), _ints(arguments, HISTORY_OFFSETS, rows + 1)
+    bias_ids, seen = _ints(arguments, BIAS_IDS, arguments[BIASES]), _ints(arguments, HISTORY_IDS, arguments[HISTORIES])
+    if not (list_is_inside(bias_bounds, row, bias_ids, vocab) and list_is_inside(seen_bounds, row, seen, vocab)):
+        return WRONG
+    first, last = bias_bounds[row], bias_bounds[row + 1]
+    amounts = carray(pointer(arguments[BIAS_VALUES]), (arguments[BIASES],), np.float32)[first:last]
+    apply_bias(values, bias_ids[first:last], amounts)
+    start, end = seen_bounds[row], seen_bounds[row + 1]
+    counts = _ints(arguments, HISTORY_COUNTS, arguments[HISTORIES])[start:end]
     repetition, frequency = _floats(arguments, REPETITION)[row], _floats(arguments, FREQUENCY)[row]
-    _apply_penalties(values, seen, counts, repetition, frequency, _floats(arguments, PRESENCE)[row])
+    apply_penalties(values, seen[start:end], counts, repetition, frequency, _floats(arguments, PRESENCE)[row])
     if _largest(values, len(values))[0] == NEGATIVE:
-        return _lowest_allowed(arguments[VOCAB], ids, amounts)
+        return lowest_allowed(vocab, bias_ids[first:last], amounts)
     return int64(-1)
 
 
@@ -254,9 +229,9 @@ def _share(arguments, counter, tag):
         if row >= rows:
             return
         _read_logits(arguments[LOGITS] + row * arguments[ROW_BYTES], vocab, item, values, tag)
-        fallback = _edit_row(arguments, row, values)
-        if fallback >= 0:
-            out[row] = fallback
+        settled = _edit_row(arguments, row, values)
+        if settled != -1:
+            out[row] = settled
             continue
         out[row] = _sample_row(
             values,
@@ -276,8 +251,8 @@ def _share(arguments, counter, tag):
 
 @kernel
 def sample_rows(arguments, workers, tag):
-    """One id per row; arguments are the addresses and sizes that this module names, int64."""
-    counter = np.zeros(1, np.int64)
+    """One id per row, or WRONG; arguments are the addresses and sizes that this module names, int64."""
+    counter = counters(1)
     if workers == 1 or arguments[ROWS] == 1 or arguments[ROWS] * arguments[VOCAB] < SERIAL_WORK:
         _share(arguments, counter, tag)
     else:

@@ -123,13 +123,19 @@ def keep_top_p(ids, scaled, masses, count, p):
 
 
 @inner
+def log_floor(min_p):
+    """The least scaled logit that min-p keeps; the largest logit, 0, is kept whatever min_p is."""
+    return min(math.log(min_p), 0.0)
+
+
+@inner
 def keep_min_p(ids, scaled, count, min_p):
     """Keeps candidates of at least min_p times the largest's probability, in place."""
-    lowest = math.log(min_p)
+    lowest = log_floor(min_p)
     kept = 0
     for i in range(count):
         if scaled[i] >= lowest:
             ids[kept] = ids[i]
             scaled[kept] = scaled[i]
             kept += 1
-    return max(kept, 1)
+    return kept

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numba
@@ -16,6 +18,16 @@ _numba_config: Any = numba.config
 
 TAGS = {torch.float32: np.float32(0), torch.bfloat16: np.uint16(0), torch.float16: np.int16(0)}
 """Storage type -> the tag that `vector` compiles loads and stores for."""
+CACHE_LINE = 64
+
+
+def tag(what: str, tensor: torch.Tensor) -> Any:
+    """The tag of a tensor's storage type; TypeError where the kernels have none."""
+    found = TAGS.get(tensor.dtype)
+    if found is None:
+        known = ", ".join(str(dtype) for dtype in TAGS)
+        raise TypeError(f"{what} of {tensor.dtype}; kernels take {known}")
+    return found
 
 
 def use_openmp() -> None:
@@ -28,6 +40,17 @@ def use_openmp() -> None:
 def padded(size: int) -> int:
     """The least multiple of the vector width that holds `size`."""
     return -(-size // LANES) * LANES
+
+
+def untouched_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros whose pages take memory as they are first written: torch's own are written at once.
+
+    numpy has them of calloc; they begin at a whole cache line, so that no vector straddles two.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    memory = np.zeros(nbytes + CACHE_LINE, np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE
+    return torch.from_numpy(memory[start : start + nbytes]).view(dtype).view(shape)
 
 
 def threads() -> int:
