@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -17,6 +18,8 @@ from pagemill_common.capacity.server import RedisServer
 from pagemill_router.discovery.redis import RedisDiscovery
 from pagemill_router.discovery.source import Discovery
 from pagemill_router.discovery.static import StaticDiscovery
+from pagemill_router.fleet.fleet import Fleet
+from pagemill_router.fleet.link import ReplicaLink
 from support.fake_replica import Context, FakeReplica, text_of, until
 
 Make = Callable[[RedisServer, list[str]], "AsyncIterator[Discovery]"]
@@ -189,12 +192,17 @@ async def test_a_message_that_cannot_be_taken_costs_the_stream_and_not_the_link(
         assert (await caller.ask(question(max_tokens=2))).text == text_of(2)
 
 
-async def test_a_router_that_asks_redis_all_the_time_ends_and_leaves_no_task(
-    run_router: RunRouter, valkey: RedisServer, pool: CapacityPool
-) -> None:
-    async with FakeReplica("r0", pool=pool) as one:
-        for _ in range(8):
-            async with run_router(one, redis_url=valkey.url, pool=pool.keys.pool, discovery_interval=0.0005):
-                pass
-            left = {task.get_name() for task in asyncio.all_tasks()}
-            assert not left & {"discovery redis", "fleet sweep", "admission mode", "readiness"}
+async def test_a_fleet_that_is_left_while_it_asks_redis_leaves_no_task(valkey: RedisServer, pool: CapacityPool) -> None:
+    class Nobody:
+        async def admit(self, link: ReplicaLink, state: replica_pb2.ReplicaState) -> str:
+            return "nobody may serve"
+
+        def leave(self, link: ReplicaLink) -> None: ...
+
+    before = asyncio.all_tasks()
+    for turns in range(60):
+        source = RedisDiscovery(pool, random.Random(1), 0.0)
+        async with asyncio.timeout(5), Fleet([source], "r", Nobody(), clock=time.monotonic, rng=random.Random(1)):
+            for _ in range(turns):
+                await asyncio.sleep(0)
+        assert not {task for task in asyncio.all_tasks() - before if "discovery" in task.get_name()}
