@@ -22,6 +22,7 @@ import pytest_asyncio
 
 import pagemill
 from pagemill_common.capacity.server import RedisServer
+from support.cut import Cut
 from support.fleet import Fleet, Tier, fleet, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.redis]
@@ -32,6 +33,8 @@ FAILS = 1234
 EXITS = 1235
 """A prompt with this token kills the engine."""
 SCRIPT = f"vocab=49152,low=2000,context=2048,token_delay=0.001,fail_id={FAILS},exit_id={EXITS}"
+
+ROUTER_FLAGS = ("--expected-output", "full", "--no-replica-grace", "0.5s", "--drain-settle", "0")
 
 
 @dataclass
@@ -56,7 +59,7 @@ async def one_of_each(url: str, script: str, *router_flags: str) -> AsyncIterato
     async with fleet(url, uuid.uuid4().hex) as made:
         flags = ["--model-name", "smollm2", "--fake-runner", f"{SCRIPT},{script}", "--drain-settle", "0"]
         replica = made.replica("replica", *flags)
-        router = made.router("router", "--expected-output", "full", "--no-replica-grace", "0.5s", *router_flags)
+        router = made.router("router", *ROUTER_FLAGS, *router_flags)
         await made.ready()
         yield made, router, replica
 
@@ -65,7 +68,7 @@ async def one_of_each(url: str, script: str, *router_flags: str) -> AsyncIterato
 async def table(valkey: RedisServer) -> AsyncIterator[Table]:
     # 1024 tokens in the pool, 2048 in the context.
     async with one_of_each(valkey.url, "delay=0.01,blocks=64") as (made, router, replica):
-        other = made.router("other-router", "--expected-output", "full")
+        other = made.router("other-router", *ROUTER_FLAGS)
         await other.ready()
         yield Table(made, router, other, replica)
 
@@ -231,46 +234,6 @@ async def test_grpcs_own_retry_is_no_second_use_of_an_id(table: Table) -> None:
 async def sent(table: Table) -> bool:
     async with client(table.router) as asking:
         return any(one.open_streams for one in (await asking.replicas()).replicas)
-
-
-class Cut:
-    """Passes bytes to an address until it is told to break every connection it has."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._behind = (host, int(port))
-        self._writers: set[asyncio.StreamWriter] = set()
-        self.connections = 0
-        self.address = ""
-
-    async def __aenter__(self) -> Cut:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *failure: object) -> None:
-        self._server.close()
-        self.break_all()
-        await until(lambda: not self._writers, 5, "all connections have ended")
-
-    def break_all(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        behind_reader, behind_writer = await asyncio.open_connection(*self._behind)
-        both = {writer, behind_writer}
-        self._writers |= both
-        await asyncio.gather(self._pass(reader, behind_writer), self._pass(behind_reader, writer))
-        self._writers -= both
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while chunk := await reader.read(65536):
-                writer.write(chunk)
-                await writer.drain()
-        writer.transport.abort()
 
 
 async def test_a_full_queue_and_a_hopeless_wait_say_when_to_come_back(valkey: RedisServer) -> None:
