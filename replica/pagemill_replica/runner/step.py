@@ -36,10 +36,16 @@ class StepArrays:
 
 
 def step_arrays(sequences: Sequence[ScheduledSequence], block_size: int) -> StepArrays:
-    """Lays the sequences' tokens side by side; ValueError where a block table is too short for its tokens."""
+    """Lays the sequences' tokens side by side.
+
+    ValueError for a sequence without tokens, one that starts before position 0, or a block table too short for it.
+    """
     count = len(sequences)
     lengths = np.fromiter((len(s.token_ids) for s in sequences), np.int64, count)
     starts = np.fromiter((s.start for s in sequences), np.int64, count)
+    for sequence, length in zip(sequences, lengths.tolist(), strict=True):
+        if length < 1 or sequence.start < 0:
+            raise ValueError(f"sequence {sequence.key} has {length} tokens from position {sequence.start} on")
     query_start = np.zeros(count + 1, np.int64)
     np.cumsum(lengths, out=query_start[1:])
     total = int(query_start[-1])
@@ -60,7 +66,7 @@ def step_arrays(sequences: Sequence[ScheduledSequence], block_size: int) -> Step
 
 
 def check_bounds(arrays: StepArrays, vocab_size: int, max_positions: int, num_blocks: int) -> None:
-    """ValueError for what would read or write outside the model's memory; the kernels themselves do not look."""
+    """ValueError for what would read or write outside the model's memory, before a kernel has written anything."""
     _check("token id", arrays.token_ids, vocab_size)
     _check("position", arrays.positions, max_positions)
     _check("block id", arrays.block_tables, num_blocks)

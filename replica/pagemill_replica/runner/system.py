@@ -24,8 +24,15 @@ def available_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> int:
 
 def available_processors(proc: Path = PROC, cgroup: Path = CGROUP, affinity: int | None = None) -> int:
     """Processors this process may keep busy: its affinity, or fewer where a control group has a quota; at least 1."""
-    allowed = len(os.sched_getaffinity(0)) if affinity is None else affinity
+    allowed = _affinity() if affinity is None else affinity
     return max(1, min([allowed, *(math.ceil(quota) for quota in _group_processors(proc, cgroup))]))
+
+
+def _affinity() -> int:
+    """Processors that the scheduler may put this process on; all where the system does not limit them (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _machine_memory(proc: Path) -> int:
@@ -34,7 +41,9 @@ def _machine_memory(proc: Path) -> int:
         name, _, amount = line.partition(":")
         if name == "MemAvailable":
             return int(amount.split()[0]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # What is free is not everywhere told (macOS); all memory is, and the default takes a modest share of it.
+    name = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    return os.sysconf(name) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _group_memory(proc: Path, cgroup: Path) -> Iterator[int]:
