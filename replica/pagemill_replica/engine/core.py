@@ -93,9 +93,9 @@ class EngineCore:
             self._deadlines.add(sequence.key, sequence.deadline)
 
     def refuse(self, key: int, message: str) -> None:
-        """Ends a request that could not even be read. No effect on a live one of that key."""
+        """Ends a request that could not even be read, which is our fault. No effect on a live one of that key."""
         if key not in self._sequences:
-            self._ended.append(Ended(key, EndReason.REJECTED, Stage.QUEUE, Timing(), message=message))
+            self._ended.append(Ended(key, EndReason.FAILED, Stage.QUEUE, Timing(), message=message))
 
     def abort(self, key: int) -> None:
         """Ends a request, whatever it is doing, and takes its blocks back. No effect on one that has ended."""

@@ -347,7 +347,7 @@ def test_a_refused_message_is_answered_and_a_live_key_is_not(harness: Any) -> No
     engine.core.refuse(key, "no")
     engine.core.refuse(77, "unreadable")
     report = engine.core.step()
-    assert [(e.key, e.reason, e.message) for e in report.ended] == [(77, EndReason.REJECTED, "unreadable")]
+    assert [(e.key, e.reason, e.message) for e in report.ended] == [(77, EndReason.FAILED, "unreadable")]
 
 
 def test_a_decode_step_hands_over_what_it_has_and_copies_no_history(harness: Any) -> None:

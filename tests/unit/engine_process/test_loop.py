@@ -129,8 +129,7 @@ def test_device_whose_every_step_fails_is_broken_after_telling_each_request() ->
 def test_request_that_the_core_cannot_take_gets_an_end_and_the_others_go_on() -> None:
     broken = Submit(1, (1, 2), Sampling(), Stop(4), output_ids=[3])  # type: ignore[arg-type] # no list: joining fails
     wire = Bench([broken, submit(2, max_tokens=2)], []).run()
-    assert set(wire.ended) == {1, 2}
-    assert wire.ended[2] is EndReason.MAX_TOKENS
+    assert wire.ended == {1: EndReason.FAILED, 2: EndReason.MAX_TOKENS}
     assert wire.tokens(1) == 0
 
 
