@@ -184,6 +184,11 @@ async def test_reader_that_stops_is_ended_and_nobody_else_slowed() -> None:
 
             await until(ended, 60.0, "the stuck stream's request has left the engine")
             await one.idle()
+
+            def told() -> bool:
+                return any(line["reason"] == "SLOW_READER" for line in finished_lines(one))
+
+            await until(told, 5.0, "the call has left although its caller still reads nothing")
             found = await status(stuck)
             assert (found.code, found.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "SLOW_READER")
 
