@@ -35,10 +35,22 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": 512,
 }
 LLAMA3 = {"num_key_value_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
+SCALED = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+"""In a head of 16 it keeps one pair, blends two and slows the rest; some prompts pass the original context."""
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
 
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama2": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
     "llama3": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, **LLAMA3, rms_norm_eps=1e-5)),
+    "llama31_scaled": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters=SCALED)),
+    "llama_linear": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, num_key_value_heads=2, rope_parameters=LINEAR)),
     "llama_biases_and_wide_heads": lambda: LlamaForCausalLM(
         LlamaConfig(**SHAPE, num_key_value_heads=1, head_dim=32, attention_bias=True, mlp_bias=True)
     ),
@@ -55,7 +67,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
 }
 
 LENGTHS = (1, 2, 15, 16, 17, 40, 75)
-"""Prompts at, below and past the edges of blocks of 16 and of the windows."""
+"""Prompts at, below and past the edges of blocks of 16, of the windows and of the context before scaling."""
 
 
 def _random_model(name: str) -> PreTrainedModel:
@@ -127,6 +139,39 @@ def test_a_window_changes_the_result(open_runner: Callable[..., CpuRunner], tmp_
     whole = last_logits(open_runner(tmp_path), _prompts())
     assert torch.equal(windowed[:2], whole[:2])
     assert ((windowed - whole).abs().amax(dim=1)[2:] > 1e-2).all()
+
+
+@pytest.mark.parametrize("name", ["llama31_scaled", "llama_linear"])
+def test_scaling_changes_the_result(name: str, open_runner: Callable[..., CpuRunner], tmp_path: Path) -> None:
+    """The scaled models above would prove nothing if their scaling had no effect."""
+    _random_model(name).save_pretrained(tmp_path)
+    scaled = last_logits(open_runner(tmp_path), _prompts())
+    config = json.loads((tmp_path / "config.json").read_text())
+    plain = {"rope_type": "default", "rope_theta": config["rope_parameters"]["rope_theta"]}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "rope_parameters": plain}))
+    unscaled = last_logits(open_runner(tmp_path), _prompts())
+    # The first position does not turn.
+    assert torch.equal(scaled[:1], unscaled[:1])
+    assert ((scaled - unscaled).abs().amax(dim=1)[2:] > 1e-2).all()
+
+
+@pytest.mark.parametrize("spelling", ["type", "rope_type"])
+@pytest.mark.parametrize("name", ["llama31_scaled", "llama_linear"])
+def test_an_older_config_means_the_same(
+    name: str, spelling: str, open_runner: Callable[..., CpuRunner], tmp_path: Path
+) -> None:
+    """`rope_scaling` beside `rope_theta`, as transformers wrote it before version 5."""
+    model = _random_model(name)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    scaling = config.pop("rope_parameters")
+    theta, kind = scaling.pop("rope_theta"), scaling.pop("rope_type")
+    (tmp_path / "config.json").write_text(
+        json.dumps({**config, "rope_theta": theta, "rope_scaling": {**scaling, spelling: kind}})
+    )
+    ours = last_logits(open_runner(tmp_path), _prompts())
+    theirs = torch.stack([_oracle(model, ids)[-1] for ids in _prompts()])
+    torch.testing.assert_close(ours, theirs, atol=3e-5, rtol=3e-5)
 
 
 def test_stored_half_precision_is_widened_exactly(open_runner: Callable[..., CpuRunner], tmp_path: Path) -> None:

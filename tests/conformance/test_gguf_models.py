@@ -19,8 +19,10 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from pagemill_replica.checkpoint import CheckpointError, open_checkpoint
+from pagemill_replica.checkpoint.rope_scaling import FrequencyFactors
 from pagemill_replica.engine.params import Sampling
 from pagemill_replica.engine.plan import ScheduledSequence, StepPlan
 from pagemill_replica.runner import CpuRunner
@@ -35,10 +37,22 @@ SHAPE = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 256,
 }
+SCALED = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 28,
+}
+"""In a head of 16 it keeps one pair, blends one and slows the rest; a prompt passes the original context."""
+LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False)),
     "llama tied": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True)),
     "llama with biases": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, attention_bias=True)),
+    "llama scaled by factors": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, rope_parameters=SCALED)),
+    "llama scaled linearly": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, rope_parameters=LINEAR)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=32)),
 }
@@ -73,6 +87,25 @@ def _interleave(values: np.ndarray, heads: int) -> np.ndarray:
     return np.ascontiguousarray(np.stack((halves[:, 0], halves[:, 1]), axis=2)).reshape(values.shape)
 
 
+def _frequency_factors(rope: dict[str, float], head_dim: int) -> np.ndarray:
+    """What llama.cpp's converter works out for llama3 scaling: how many times slower each pair turns.
+
+    Worked out in float64 from the definition in wavelengths: not by transformers, whose result it must reproduce.
+    """
+    wavelengths = 2 * np.pi * rope["rope_theta"] ** (np.arange(0, head_dim, 2) / head_dim)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    kept = np.clip((rope["original_max_position_embeddings"] / wavelengths - low) / (high - low), 0, 1)
+    return (1 / ((1 - kept) / rope["factor"] + kept)).astype(np.float32)
+
+
+def _add_scaling(writer: gguf.GGUFWriter, rope: dict[str, float], head_dim: int) -> None:
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "llama3":
+        writer.add_tensor("rope_freqs.weight", _frequency_factors(rope, head_dim))
+
+
 def _write(file: Path, model: PreTrainedModel, name: str, type_name: str) -> None:
     """Stores the model's matrices as `type_name` and leaves in the model what a reader gets back."""
     arch, config = name.split()[0], model.config
@@ -88,6 +121,7 @@ def _write(file: Path, model: PreTrainedModel, name: str, type_name: str) -> Non
     if arch == "qwen3":
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
+    _add_scaling(writer, config.rope_parameters, model.model.layers[0].self_attn.head_dim)
     writer.add_token_list([f"t{i}" for i in range(VOCAB)])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
@@ -138,6 +172,18 @@ def test_logits_equal_those_of_transformers(
     with torch.inference_mode():
         theirs = torch.stack([model(torch.tensor([ids]), use_cache=False).logits[0, -1] for ids in prompts])
     torch.testing.assert_close(runner.logits(StepPlan(plan)), theirs, atol=3e-5, rtol=3e-5)
+
+
+def test_factors_slow_pairs_as_transformers_slows_them(tmp_path: Path) -> None:
+    """One kept, one blended, six slowed by 8."""
+    model, file = _model_and_file(tmp_path, "llama scaled by factors", "F32")
+    scaling = open_checkpoint(file).config.rope_scaling
+    assert isinstance(scaling, FrequencyFactors)
+    plain = LlamaRotaryEmbedding(LlamaConfig(**SHAPE, rope_parameters={"rope_type": "default", "rope_theta": 500.0}))
+    expected = plain.inv_freq / model.model.rotary_emb.inv_freq
+    torch.testing.assert_close(torch.tensor(scaling.factors), expected, rtol=1e-6, atol=0)
+    assert [factor == 1 for factor in scaling.factors] == [True] + [False] * 7
+    assert [factor == 8 for factor in scaling.factors] == [False] * 2 + [True] * 6
 
 
 def test_the_file_says_what_the_model_is(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pagemill_replica.checkpoint.rope_scaling import RopeScaling
+
 
 class Family(StrEnum):
     """Model families the decoder computes, named as `architectures` in config.json names them."""
@@ -39,8 +41,10 @@ class ModelConfig:
     intermediate_size: int
     rms_eps: float
     rope_theta: float
+    rope_scaling: RopeScaling | None
+    """How the frequencies of rotation are scaled; None: not at all."""
     max_context: int
-    """Positions the model was made for."""
+    """Positions the model was made for, as its file says; a scaling does not change it."""
     tied_embeddings: bool
     """The head is the transposed embedding."""
     attention_bias: bool
@@ -90,6 +94,8 @@ class ModelConfig:
             return f"rms eps is {self.rms_eps}; it must be between 0 and 1"
         if not 1 < self.rope_theta < float("inf"):
             return f"rope theta is {self.rope_theta}; it must be finite and above 1"
+        if self.rope_scaling and (unscalable := self.rope_scaling.problem(self.head_dim // 2)):
+            return unscalable
         ids = [*self.eos_token_ids, *(i for i in (self.bos_token_id, self.pad_token_id) if i is not None)]
         if any(not 0 <= i < self.vocab_size for i in ids):
             return f"special token ids {sorted(set(ids))} must lie in the vocabulary of {self.vocab_size}"

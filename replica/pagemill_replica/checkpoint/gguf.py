@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 from pagemill_replica.checkpoint.checkpoint import Checkpoint
@@ -17,12 +18,16 @@ from pagemill_replica.checkpoint.gguf_config import (
     parse_generation,
 )
 from pagemill_replica.checkpoint.gguf_file import GgufHeader, GgufTensor, read_header
+from pagemill_replica.checkpoint.gguf_rope import FREQUENCY_FACTORS, read_factors
 from pagemill_replica.checkpoint.layout import check_tensors
 from pagemill_replica.checkpoint.tensors import ENCODINGS, TensorEntry
 
 
 def open_file(file: Path) -> Checkpoint:
-    """Reads metadata and tensor index of a file and checks them against each other; no weights are read."""
+    """Reads metadata and tensor index of a file and checks them against each other.
+
+    No weights are read but the frequency factors, some dozen numbers that are part of the config.
+    """
     header = read_header(file)
     fields = Fields(file, header.metadata)
     if fields.integer("split.count", 1) > 1:
@@ -35,13 +40,17 @@ def open_file(file: Path) -> Checkpoint:
         for name, tensor in tensors.items()
     }
     _check_apart(file, entries.values())
+    factors = entries.pop(FREQUENCY_FACTORS, None)
+    needed = check_tensors(entries, config, file)
+    if factors is not None:
+        config = replace(config, rope_scaling=read_factors(factors, config))
     return Checkpoint(
         path=file,
         kind="gguf",
         config=config,
         generation=parse_generation(fields, config),
         metadata=header.metadata,
-        entries=check_tensors(entries, config, file),
+        entries=needed,
         files=[file],
     )
 
@@ -49,8 +58,6 @@ def open_file(file: Path) -> Checkpoint:
 def _named(file: Path, header: GgufHeader) -> dict[str, GgufTensor]:
     tensors: dict[str, GgufTensor] = {}
     for tensor in header.tensors:
-        if tensor.name == "rope_freqs.weight":
-            raise CheckpointError(file, "rope scaling of type llama3 (rope_freqs.weight) is not supported")
         name = canonical_name(tensor.name) or tensor.name
         if name in tensors:
             raise CheckpointError(file, f"is corrupt: {tensors[name].name} and {tensor.name} are the same tensor")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pagemill_replica.checkpoint.config import MAX_LAYERS, Family, GenerationDefaults, ModelConfig
 from pagemill_replica.checkpoint.errors import AGAIN, CheckpointError
 from pagemill_replica.checkpoint.fields import Fields, read_head_dim
+from pagemill_replica.checkpoint.gguf_rope import parse_scaling
 from pagemill_replica.checkpoint.layout import EMBEDDING, FINAL_NORM, HEAD, layer_name
 
 ARCHITECTURES = {"llama": Family.LLAMA, "mistral": Family.MISTRAL, "qwen2": Family.QWEN2, "qwen3": Family.QWEN3}
@@ -49,7 +50,8 @@ def parse_config(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Model
     """The config from metadata and the canonical names and shapes of the file's tensors.
 
     The file says by its tensors whether a llama has biases, whether there is a head and how many ids there are; what
-    a family always has is called for, so that a file without it is refused.
+    a family always has is called for, so that a file without it is refused. Frequency factors, numbers in a tensor,
+    are not read here.
     """
     arch = fields.text("general.architecture")
     if arch not in ARCHITECTURES:
@@ -74,6 +76,7 @@ def parse_config(fields: Fields, shapes: Mapping[str, tuple[int, ...]]) -> Model
         intermediate_size=own.integer("feed_forward_length"),
         rms_eps=own.number("attention.layer_norm_rms_epsilon"),
         rope_theta=own.number("rope.freq_base", 10000.0),
+        rope_scaling=parse_scaling(own),
         max_context=own.integer("context_length"),
         tied_embeddings=HEAD not in shapes,
         attention_bias=family is Family.QWEN2 or layer_name(0, "self_attn.q_proj.bias") in shapes,
@@ -129,11 +132,6 @@ def _kv_heads(own: Fields, heads: int) -> int:
 def _unsupported(own: Fields, config: ModelConfig) -> str | None:
     if own.integer("expert_count", 0):
         return "mixtures of experts are not supported"
-    # A factor without a type means linear scaling; 0 stands for none.
-    factor = own.number("rope.scaling.factor", own.number("rope.scale_linear", 1.0))
-    scaling = own.text("rope.scaling.type", "none" if factor in (0.0, 1.0) else "linear")
-    if scaling not in ("none", ""):
-        return f"rope scaling of type {scaling} is not supported; supported: none"
     if own.integer("rope.dimension_count", config.head_dim) != config.head_dim:
         return f"a rotation of part of each head of {config.head_dim} is not supported"
     if own.integer("attention.value_length", config.head_dim) != config.head_dim:

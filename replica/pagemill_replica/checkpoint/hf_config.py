@@ -13,6 +13,7 @@ from pagemill_replica.checkpoint.config import (
 )
 from pagemill_replica.checkpoint.errors import CheckpointError
 from pagemill_replica.checkpoint.fields import Fields, read_head_dim
+from pagemill_replica.checkpoint.hf_rope import parse_rope
 
 MODEL_TYPES = {"llama": Family.LLAMA, "mistral": Family.MISTRAL, "qwen2": Family.QWEN2, "qwen3": Family.QWEN3}
 
@@ -45,6 +46,7 @@ def parse_config(fields: Fields) -> ModelConfig:
     hidden = fields.integer("hidden_size")
     layers = fields.count("num_hidden_layers", MAX_LAYERS)
     bias = fields.flag("attention_bias", default=False)
+    theta, scaling = parse_rope(fields)
     config = ModelConfig(
         family=family,
         vocab_size=fields.integer("vocab_size"),
@@ -55,7 +57,8 @@ def parse_config(fields: Fields) -> ModelConfig:
         head_dim=read_head_dim(fields, "head_dim", hidden, heads, defaults.head_dim),
         intermediate_size=fields.integer("intermediate_size"),
         rms_eps=fields.number("rms_norm_eps", 1e-6),
-        rope_theta=_rope_theta(fields),
+        rope_theta=theta,
+        rope_scaling=scaling,
         max_context=fields.integer("max_position_embeddings"),
         tied_embeddings=fields.flag("tie_word_embeddings", default=False),
         attention_bias=bias or family is Family.QWEN2,
@@ -117,8 +120,6 @@ def _check_supported(fields: Fields) -> None:
     activation = fields.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise CheckpointError(fields.file, f"activation {activation} is not supported; supported: silu")
-    if fields.number("partial_rotary_factor", 1.0) != 1.0:
-        raise CheckpointError(fields.file, "a rotation of part of each head (partial_rotary_factor) is not supported")
 
 
 def _kv_heads(fields: Fields, heads: int, defaults: _FamilyDefaults) -> int:
@@ -126,24 +127,6 @@ def _kv_heads(fields: Fields, heads: int, defaults: _FamilyDefaults) -> int:
     if "num_key_value_heads" in fields.values or defaults.kv_heads is None:
         return fields.integer("num_key_value_heads", heads)
     return defaults.kv_heads
-
-
-def _rope_theta(fields: Fields) -> float:
-    """Theta of `rope_parameters` (transformers 5) or of `rope_theta` and `rope_scaling` (before)."""
-    theta = fields.number("rope_theta", 10000.0)
-    for key in ("rope_parameters", "rope_scaling"):
-        section = fields.section(key)
-        if section is None:
-            continue
-        kind = section.text("rope_type", section.text("type", "default"))
-        if kind != "default":
-            raise CheckpointError(fields.file, f"rope scaling of type {kind} is not supported; supported: default")
-        if any(isinstance(value, dict) for value in section.values.values()):
-            raise CheckpointError(fields.file, f"{key} that differ by layer are not supported")
-        if section.number("partial_rotary_factor", 1.0) != 1.0:
-            raise CheckpointError(fields.file, f"a rotation of part of each head ({key}) is not supported")
-        theta = section.number("rope_theta", theta)
-    return theta
 
 
 def _layer_windows(fields: Fields, family: Family, layers: int) -> tuple[int, ...]:

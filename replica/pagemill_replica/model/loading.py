@@ -62,7 +62,9 @@ class _Loader:
         layers = tuple(self._layer(index) for index in range(config.layers))
         final_norm = self._tensor(FINAL_NORM)
         head = self._pack(embedding, None) if config.tied_embeddings else self._projection(HEAD.removesuffix(".weight"))
-        cos, sin = rotation_tables(config.head_dim, config.rope_theta, positions, self._device)
+        cos, sin = rotation_tables(
+            config.head_dim, config.rope_theta, positions, self._device, scaling=config.rope_scaling
+        )
         self._count(cos)
         self._count(sin)
         self._progress(STAGE, 1.0)

@@ -55,14 +55,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rope_theta": float("inf")}, r"rope_theta is 'inf'; it must be a finite number"),
     ({"rope_theta": 10**400}, r"rope_theta is '1000+'; it must be a finite number"),
     ({"rope_theta": 1}, r"rope theta is 1.0; it must be finite and above 1"),
-    ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, r"rope scaling of type llama3 is not supported"),
-    ({"rope_scaling": {"type": "linear", "factor": 2.0}}, r"rope scaling of type linear is not supported; supported"),
-    ({"rope_parameters": {"rope_type": "yarn"}}, r"rope scaling of type yarn is not supported; supported: default"),
-    ({"rope_scaling": {"rope_type": 3}}, r"rope_scaling.rope_type is '3'; it must be a string"),
-    ({"rope_scaling": "linear"}, r"rope_scaling is 'linear'; it must be an object"),
-    ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, r"rope_parameters that differ by layer"),
-    ({"rope_parameters": {"partial_rotary_factor": 0.5}}, r"rotation of part of each head \(rope_parameters\)"),
-    ({"partial_rotary_factor": 0.5}, r"rotation of part of each head \(partial_rotary_factor\) is not supported"),
     ({"hidden_act": "gelu"}, r"activation gelu is not supported; supported: silu"),
     ({"quantization_config": {"quant_method": "gptq"}}, r"quantised weights \(gptq\) are not supported"),
     ({"quantization_config": {}}, r"quantised weights \(of an unnamed kind\) are not supported"),
@@ -96,20 +88,6 @@ def test_a_plain_config_means_what_it_says() -> None:
 @pytest.mark.parametrize(("value", "tied"), [(True, True), (False, False), (None, False), (..., False)])
 def test_embeddings_are_tied_where_the_config_says_so(value: object, tied: bool) -> None:
     assert parsed(tie_word_embeddings=value).tied_embeddings is tied
-
-
-@pytest.mark.parametrize(
-    ("changes", "theta"),
-    [
-        ({"rope_theta": 5e5}, 5e5),
-        ({"rope_theta": 5e5, "rope_scaling": None}, 5e5),
-        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, 1e6),
-        ({"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e6}}, 1e6),
-        ({"rope_theta": 5e5, "rope_scaling": {"type": "default"}}, 5e5),
-    ],
-)
-def test_theta_is_read_from_old_and_new_places(changes: dict[str, Any], theta: float) -> None:
-    assert parsed(**changes).rope_theta == theta
 
 
 @pytest.mark.parametrize(

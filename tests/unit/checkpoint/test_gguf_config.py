@@ -141,10 +141,6 @@ REFUSED: list[tuple[dict[str, tuple[int, bytes] | None], str]] = [
     ({"llama.attention.layer_norm_rms_epsilon": f32(float("nan"))}, r"epsilon is 'nan'; it must be a finite number"),
     ({"llama.attention.sliding_window": (I32, struct.pack("<i", -1))}, r"sliding window is -1; it must be between 0"),
     ({"llama.rope.freq_base": f32(0.0)}, r"rope theta is 0.0; it must be finite and above 1"),
-    ({"llama.rope.scaling.type": string("yarn")}, r"rope scaling of type yarn is not supported; supported: none"),
-    ({"llama.rope.scaling.type": string("linear"), "llama.rope.scaling.factor": f32(4)}, r"scaling of type linear is"),
-    ({"llama.rope.scaling.factor": f32(4.0)}, r"rope scaling of type linear is not supported"),
-    ({"llama.rope.scale_linear": f32(4.0)}, r"rope scaling of type linear is not supported"),
     ({"llama.rope.dimension_count": u32(4)}, r"a rotation of part of each head of 8 is not supported"),
     ({"llama.attention.value_length": u32(16)}, r"value heads of another size than key heads are not supported"),
     ({"llama.expert_count": u32(8)}, r"mixtures of experts are not supported"),
@@ -170,9 +166,6 @@ def test_what_cannot_be_served_is_named(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"llama.rope.scaling.type": string("none"), "llama.rope.scaling.factor": f32(4.0)},
-        {"llama.rope.scaling.factor": f32(1.0)},
-        {"llama.rope.scaling.factor": f32(0.0)},
         {"llama.rope.dimension_count": u32(8), "llama.expert_count": u32(0)},
     ],
 )

@@ -108,10 +108,6 @@ DAMAGED: dict[str, tuple[Callable[[RawGguf], None], str]] = {
     ),
     "tensor past the layers": (renamed(UP, "blk.2.ffn_up.weight"), r"lacks tensor model.layers.1.mlp.up_proj.weight"),
     "part of a split": (metadata("split.count", u32(2)), r"is one part of a split model; merge the parts first"),
-    "llama3 rotation": (
-        lambda raw: raw.tensors.update({"rope_freqs.weight": RawTensor((4,), bytes(16))}),
-        r"rope scaling of type llama3 \(rope_freqs.weight\) is not supported",
-    ),
 }
 
 

@@ -13,7 +13,17 @@ import pytest
 from pagemill_replica.checkpoint import CheckpointError, open_checkpoint
 from pagemill_replica.checkpoint.huggingface import TOKENIZER_FILES
 from pagemill_replica.checkpoint.identity import hash_weight_file
-from support.checkpoints import llama, random_weights, raw_gguf, string, write_folder, write_json, write_shards
+from support.checkpoints import (
+    RawTensor,
+    f32,
+    llama,
+    random_weights,
+    raw_gguf,
+    string,
+    write_folder,
+    write_json,
+    write_shards,
+)
 
 
 def identity(path: Path, cache: Path | None = None) -> str:
@@ -73,6 +83,23 @@ def test_metadata_of_a_gguf_file_counts(tmp_path: Path) -> None:
     before = identity(raw.write(tmp_path / "model.gguf"))
     raw.metadata["tokenizer.chat_template"] = string("{{ messages }}")
     assert identity(raw.write(tmp_path / "model.gguf")) != before
+
+
+def test_the_scaling_of_rotation_counts(tmp_path: Path) -> None:
+    """Keys are rotated before they are kept, so blocks of another scaling hold other numbers."""
+    seen = set()
+    for number, factor in enumerate((None, 2.0, 4.0)):
+        scaling = factor and {"rope_type": "linear", "factor": factor}
+        seen.add(identity(write_folder(tmp_path / str(number), llama(rope_scaling=scaling))))
+    assert len(seen) == 3
+    for factor in (2.0, 4.0):
+        raw = raw_gguf()
+        raw.metadata["llama.rope.scaling.factor"] = f32(factor)
+        seen.add(identity(raw.write(tmp_path / "linear.gguf")))
+        raw = raw_gguf()
+        raw.tensors["rope_freqs.weight"] = RawTensor((4,), np.array([1, 1, 2, factor], np.float32).tobytes())
+        seen.add(identity(raw.write(tmp_path / "factors.gguf")))
+    assert len(seen) == 7
 
 
 def test_overrides_count_each_for_itself(tmp_path: Path) -> None:

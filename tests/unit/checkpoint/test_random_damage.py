@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import random
+import struct
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 from pagemill_replica.checkpoint import CheckpointError, open_checkpoint
 from pagemill_replica.checkpoint.tensors import read_rows
-from support.checkpoints import array, raw_gguf, string, write_folder
+from support.checkpoints import RawTensor, array, llama, raw_gguf, string, write_folder
 
 ROUNDS = 600
 BUDGET_BYTES = 8 << 20
@@ -61,6 +62,8 @@ def attempt(path: Path) -> bool:
 def test_gguf(tmp_path: Path) -> None:
     raw = raw_gguf()
     raw.metadata["tokenizer.ggml.tokens"] = array(8, 3, b"".join(string(text)[1] for text in ("a", "bc", "é")))
+    raw.metadata["llama.rope.scaling.type"] = string("none")
+    raw.tensors = {"rope_freqs.weight": RawTensor((4,), struct.pack("<4f", 1, 1, 2, 8)), **raw.tensors}
     content, draw, file = raw.encode(), random.Random(1), tmp_path / "model.gguf"
     header = len(content) - sum(len(tensor.data) for tensor in raw.tensors.values())
     opened = 0
@@ -84,7 +87,8 @@ def test_safetensors(tmp_path: Path) -> None:
 
 
 def test_config(tmp_path: Path) -> None:
-    file = write_folder(tmp_path) / "config.json"
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    file = write_folder(tmp_path, llama(rope_scaling=scaling)) / "config.json"
     content, draw = file.read_bytes(), random.Random(1)
     opened = 0
     with bounded_memory():
