@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagemill_replica.runner import KvPlan, SettingError, plan_kv
@@ -99,6 +99,7 @@ def test_requests_of_full_length_are_told_with_their_fraction() -> None:
     assert KvPlan(num_blocks=10, block_size=16, kv_bytes=1, max_context=64).full_length_requests == 2.5
 
 
+@settings(deadline=None)
 @given(
     available=st.integers(0, 64 * GIB),
     requested=st.none() | st.integers(1, 64 * GIB),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagemill_replica.engine.plan import ScheduledSequence
@@ -77,6 +77,7 @@ def steps(draw: st.DrawFn) -> tuple[int, list[tuple[int, int, bool]]]:
     return draw(st.integers(1, 33)), draw(st.lists(sequence, min_size=1, max_size=5))
 
 
+@settings(deadline=None)
 @given(step=steps())
 def test_every_token_has_its_own_slot_in_its_own_block(
     share: Share, step: tuple[int, list[tuple[int, int, bool]]]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagemill_replica.runner.step import check_bounds, step_arrays
 from pagemill_replica.runner.warmup import EVERYTHING, GREEDY, PLAIN, warm_up_plans
 
 
+@settings(deadline=None)
 @given(num_blocks=st.integers(1, 20), block_size=st.integers(1, 40), max_context=st.integers(1, 200))
 def test_plans_fit_any_pool_and_context(num_blocks: int, block_size: int, max_context: int) -> None:
     plans = warm_up_plans(num_blocks, block_size, max_context)
@@ -19,6 +20,7 @@ def test_plans_fit_any_pool_and_context(num_blocks: int, block_size: int, max_co
         assert len(set(arrays.slots.tolist())) == len(arrays.slots)
 
 
+@settings(deadline=None)
 @given(num_blocks=st.integers(1, 20), block_size=st.integers(1, 40), max_context=st.integers(1, 200))
 def test_no_step_reads_what_no_step_before_wrote(num_blocks: int, block_size: int, max_context: int) -> None:
     written: set[tuple[int, int]] = set()
