@@ -19,7 +19,6 @@ from pagemill_common.grpc.server import GrpcServer
 from pagemill_common.status_file import StatusFile
 from pagemill_common.telemetry import names
 from pagemill_router.admission.admission import Admission, RedisBooks
-from pagemill_router.admission.placer import Placer
 from pagemill_router.admission.types import Mode
 from pagemill_router.discovery.redis import RedisDiscovery
 from pagemill_router.discovery.source import Discovery
@@ -27,6 +26,7 @@ from pagemill_router.discovery.static import StaticDiscovery
 from pagemill_router.fleet.fleet import Fleet
 from pagemill_router.fleet.models import ModelBook
 from pagemill_router.fleet.view import Standing
+from pagemill_router.placement.placer import Placer
 from pagemill_router.policies.registry import make_policy
 from pagemill_router.relay.relay import Relay
 from pagemill_router.servicer.admin import AdminService

@@ -22,7 +22,7 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from pagemill.reasons import ERROR_DOMAIN, Reason
-from pagemill_common.errors import STATUS_DETAILS_KEY, StatusError, replica_lost
+from pagemill_common.errors import STATUS_DETAILS_KEY, StatusError
 
 _TRANSPORT_CODES = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED})
 _REPLICA_REASONS = frozenset(
@@ -91,17 +91,6 @@ class _PassedOnError(StatusError):
 
 LOST = Failure(grpc.StatusCode.UNAVAILABLE, "the replica stopped answering", Reason.REPLICA_LOST)
 """The attempt was given up on: the replica's state stream ended before the first frame, or its channel was closed."""
-
-
-RETRY_SECONDS = 0.1
-
-
-def undelivered(message: str) -> StatusError:
-    """Every attempt failed and the caller has got nothing: UNAVAILABLE, safe to send again."""
-    error = replica_lost([], message)
-    # Never 0: gRPC clients with a retry policy hang on a pushback of 0 ms.
-    error.retry_after = RETRY_SECONDS
-    return error
 
 
 def broken(message: str) -> Failure:

@@ -21,10 +21,11 @@ from pagemill.v1 import internal_pb2
 from pagemill_common import errors, logs
 from pagemill_common.telemetry import names
 from pagemill_router.admission.admission import Admission
-from pagemill_router.admission.placer import Placed, Placer
+from pagemill_router.placement.job import Job
+from pagemill_router.placement.placer import Placed, Placer
+from pagemill_router.placement.undelivered import undelivered
 from pagemill_router.relay.delivered import BrokenStreamError, Delivered
-from pagemill_router.relay.failure import Failure, Verdict, broken, undelivered
-from pagemill_router.relay.job import Job
+from pagemill_router.relay.failure import Failure, Verdict, broken
 from pagemill_router.relay.sink import Sink
 from pagemill_router.relay.upstream import AttemptFailedError, Upstream, open_upstream
 from pagemill_router.telemetry import RouterTelemetry

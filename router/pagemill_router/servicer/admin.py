@@ -14,13 +14,13 @@ from pagemill.v1 import admin_pb2 as pb
 from pagemill.v1 import admin_pb2_grpc
 from pagemill_common.errors import StatusError
 from pagemill_router.admission.admission import Admission
-from pagemill_router.admission.placer import Placer
 from pagemill_router.admission.types import Mode
 from pagemill_router.fleet.fleet import Fleet
 from pagemill_router.fleet.link import ReplicaLink
 from pagemill_router.fleet.view import Standing
+from pagemill_router.placement.job import Job
+from pagemill_router.placement.placer import Placer
 from pagemill_router.policies.base import Candidate, refusal
-from pagemill_router.relay.job import Job
 from pagemill_router.servicer.intake import Intake
 
 Context = grpc.aio.ServicerContext[Any, Any]

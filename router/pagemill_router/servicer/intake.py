@@ -17,9 +17,9 @@ from pagemill_common import intake as common
 from pagemill_common.capacity.need import ExpectedOutput, FullMaxTokens, RunningQuantile
 from pagemill_router.fleet.fleet import Fleet
 from pagemill_router.fleet.models import ModelBook, ServedModel
+from pagemill_router.placement.job import Job
 from pagemill_router.policies.base import blocks_for
 from pagemill_router.pulse import Pulse
-from pagemill_router.relay.job import Job
 from pagemill_router.settings import RouterSettings
 
 T = TypeVar("T")

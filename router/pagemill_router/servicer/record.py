@@ -12,7 +12,7 @@ from opentelemetry.trace import Span, Status, StatusCode
 from pagemill_common import logs
 from pagemill_common.errors import StatusError
 from pagemill_common.telemetry import names
-from pagemill_router.relay.job import Job
+from pagemill_router.placement.job import Job
 from pagemill_router.relay.relay import Outcome
 from pagemill_router.telemetry import RouterTelemetry
 

@@ -23,10 +23,10 @@ from pagemill_router.admission.admission import Admission
 from pagemill_router.admission.types import Ask, Grant
 from pagemill_router.fleet.fleet import Fleet
 from pagemill_router.fleet.link import ReplicaLink
+from pagemill_router.placement.job import Job
+from pagemill_router.placement.undelivered import undelivered
 from pagemill_router.policies.base import Candidate, Policy
 from pagemill_router.pulse import Pulse
-from pagemill_router.relay.failure import undelivered
-from pagemill_router.relay.job import Job
 from pagemill_router.telemetry import RouterTelemetry
 from pagemill_router.waiting.room import QueueFullError, Waiter, WaitingRoom
 
