@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 MAX_ORIGINAL_CONTEXT = 1 << 24
 """Positions; as many as any model may have."""
+MIN_FREQUENCY_FACTOR = 1e-3
+"""Scalings slow pairs down; a pair sped up a thousandfold is damage, and far below this angles overflow float32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,10 @@ class FrequencyFactors:
         """Why no head of `pairs` rotated pairs can be turned so, or None."""
         if len(self.factors) != pairs:
             return f"{len(self.factors)} frequency factors cannot turn the {pairs} pairs of a head"
-        wrong = [factor for factor in self.factors if not 0 < factor < float("inf")]
-        return f"a frequency factor is {wrong[0]}; it must be finite and above 0" if wrong else None
+        wrong = [factor for factor in self.factors if not MIN_FREQUENCY_FACTOR <= factor < float("inf")]
+        if wrong:
+            return f"a frequency factor is {wrong[0]}; it must be finite and at least {MIN_FREQUENCY_FACTOR}"
+        return None
 
 
 RopeScaling = LinearScaling | Llama3Scaling | FrequencyFactors
