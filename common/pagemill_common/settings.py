@@ -9,6 +9,7 @@ sets variables such as PAGEMILL_ROUTER_PORT for a service of that name, so no fi
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
 import socket
@@ -22,60 +23,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _RESERVED = re.compile(r"port|host|service_.*|.*_port|.*_tcp.*")
 
-
-def parse_size(value: Any) -> Any:
-    """Bytes from `2GiB`, `500MB` or `1048576`; raises ValueError."""
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value.strip())
-    if match is None:
-        raise ValueError(f"{value!r} is not a size; write for example 2GiB, 500MB or a number of bytes")
-    number, scale, binary = match.groups()
-    base = 1024 if binary else 1000
-    return int(float(number) * base ** " KMGT".index(scale.upper() or " "))
-
-
-def parse_duration(value: Any) -> Any:
-    """Seconds from `30s`, `250ms`, `10m` or `1.5`; raises ValueError."""
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.fullmatch(value.strip())
-    if match is None:
-        raise ValueError(f"{value!r} is not a duration; write for example 30s, 250ms, 10m or a number of seconds")
-    number, unit = match.groups()
-    return float(number) * _SECONDS[unit or "s"]
-
-
-def parse_list(value: Any) -> Any:
-    """A tuple from `a,b,c`; spaces around items are dropped, empty items too."""
-    if not isinstance(value, str):
-        return value
-    return tuple(item for item in (part.strip() for part in value.split(",")) if item)
-
-
-def check_address(value: str) -> str:
-    """host:port with a port in [0, 65535]; raises ValueError."""
-    host, colon, port = value.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{value!r} is not an address; write host:port, for example 127.0.0.1:8450")
-    return value
-
-
-Size = Annotated[int, BeforeValidator(parse_size)]
-"""Bytes."""
-Duration = Annotated[float, BeforeValidator(parse_duration)]
-"""Seconds."""
-CommaList = Annotated[tuple[str, ...], BeforeValidator(parse_list)]
-"""Strings, separated by commas."""
-Address = Annotated[str, AfterValidator(check_address)]
-"""host:port."""
-AddressList = Annotated[tuple[Address, ...], BeforeValidator(parse_list)]
-"""host:port, separated by commas."""
 LogFormat = Literal["auto", "json", "text"]
 """auto: readable on a terminal, else JSON."""
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -224,4 +173,5 @@ def _show_default(field: FieldInfo) -> str:
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return ",".join(value) if isinstance(value, tuple) else str(value)
+    shown = {"SIZE": show_size, "DURATION": show_duration}.get(_metavar(field), str)
+    return ",".join(value) if isinstance(value, tuple) else shown(value)

@@ -20,6 +20,8 @@ from pagemill_common.settings import (
     Size,
     parse_duration,
     parse_size,
+    show_duration,
+    show_size,
 )
 
 
@@ -77,6 +79,31 @@ def test_neither_size_nor_duration(text: str) -> None:
             parse(text)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0s"), (0.25, "250ms"), (4.0, "4s"), (90.0, "90s"), (300.0, "5m"), (3600.0, "1h"), (1e-6, "0.000001s")],
+)
+def test_durations_are_shown_in_the_largest_whole_unit(seconds: float, text: str) -> None:
+    assert show_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0"), (1000, "1000"), (1024, "1KiB"), (3 << 20, "3MiB"), (1536, "1536")]
+)
+def test_sizes_are_shown_in_the_largest_whole_unit(size: int, text: str) -> None:
+    assert show_size(size) == text
+
+
+@given(st.floats(0, 1e6))
+def test_what_is_shown_of_a_duration_reads_back(seconds: float) -> None:
+    assert parse_duration(show_duration(round(seconds, 6))) == pytest.approx(round(seconds, 6))
+
+
+@given(st.integers(0, 1 << 45))
+def test_what_is_shown_of_a_size_reads_back(size: int) -> None:
+    assert parse_size(show_size(size)) == size
+
+
 def test_flags_of_every_kind() -> None:
     made = Tier.parse(
         [
@@ -132,7 +159,7 @@ def test_help_teaches_and_hides(capsys: pytest.CaptureFixture[str]) -> None:
         Tier.parse(["--help"])
     assert caught.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "--settle DURATION Settling, 100% of it. [default: 5.0] [PAGEMILL_TIER_SETTLE]" in text
+    assert "--settle DURATION Settling, 100% of it. [default: 5s] [PAGEMILL_TIER_SETTLE]" in text
     assert "--memory SIZE" in text
     assert "--listen HOST:PORT" in text
     assert "secret" not in text
