@@ -9,19 +9,29 @@ sets variables such as PAGEMILL_ROUTER_PORT for a service of that name, so no fi
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
 import socket
 import sys
 import types
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self, Union, get_args, get_origin
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, NoReturn, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from pagemill_common.setting_values import (
+    Address,
+    Endpoint,
+    OutputFile,
+    check_address,
+    parse_duration,
+    parse_list,
+    parse_size,
+    show_duration,
+    show_size,
+)
 
 _RESERVED = re.compile(r"port|host|service_.*|.*_port|.*_tcp.*")
 
@@ -29,6 +39,24 @@ LogFormat = Literal["auto", "json", "text"]
 """auto: readable on a terminal, else JSON."""
 LogLevel = Literal["debug", "info", "warning", "error"]
 """The least grave lines that are written."""
+
+
+class Contradiction(NamedTuple):
+    """Settings that are right each by itself and wrong together."""
+
+    field: str
+    """The one to change."""
+    message: str
+    beside: tuple[str, ...] = ()
+    """The others; nothing is said while one of all these is wrong by itself."""
+
+
+class ContradictionsError(ValueError):
+    """Every contradiction between the settings."""
+
+    def __init__(self, found: Sequence[Contradiction]) -> None:
+        super().__init__("; ".join(f"{flag(one.field)}: {one.message}" for one in found))
+        self.found = tuple(found)
 
 
 class Settings(BaseSettings):
@@ -55,7 +83,34 @@ class Settings(BaseSettings):
         try:
             return cls(**given)
         except ValidationError as failure:
-            _fail(cls.program, [_explain(cls, dict(error), set(given)) for error in failure.errors()])
+            _fail(cls.program, cls._problems(failure, given))
+
+    def contradictions(self) -> Iterable[Contradiction]:
+        """What is wrong between settings, each of them right by itself."""
+        return ()
+
+    @model_validator(mode="after")
+    def _check_contradictions(self) -> Self:
+        if found := list(self.contradictions()):
+            raise ContradictionsError(found)
+        return self
+
+    @classmethod
+    def _problems(cls, failure: ValidationError, given: dict[str, Any]) -> list[str]:
+        """A line for each wrong setting and each contradiction between the others."""
+        errors: list[dict[str, Any]] = [dict(error) for error in failure.errors()]
+        wrong = {str(error["loc"][0]) for error in errors if error["loc"]}
+        lines = [_explain(cls, error, set(given)) for error in errors if error["loc"]]
+        if wrong:
+            # Contradictions are looked for only between right settings, so stand-ins are put in for the wrong ones.
+            stand_ins = {name: cls.model_fields[name].get_default(call_default_factory=True) for name in wrong}
+            try:
+                cls(**(given | stand_ins))
+            except ValidationError as second:
+                errors = [dict(error) for error in second.errors()]
+        contradictions = (error.get("ctx", {}).get("error") for error in errors if not error["loc"])
+        found = [one for raised in contradictions if isinstance(raised, ContradictionsError) for one in raised.found]
+        return lines + [f"{flag(one.field)}: {one.message}" for one in found if not wrong & {one.field, *one.beside}]
 
     @classmethod
     def fail(cls, field: str, message: str) -> NoReturn:
@@ -91,13 +146,13 @@ class TierSettings(Settings):
     """What a router and a replica can both be told of what others see of them."""
 
     metrics_listen: Address | None = Field(None, description="Address of the Prometheus port; port 0 takes a free one.")
-    otlp_endpoint: str | None = Field(
+    otlp_endpoint: Endpoint | None = Field(
         None, description="OTLP receiver over gRPC for traces, such as http://localhost:4317."
     )
     log_format: LogFormat = Field("auto", description="auto: readable on a terminal, else JSON; or json, or text.")
     log_level: LogLevel = Field("info", description="The least grave lines that are written.")
     reflection: bool = Field(False, description="Serve gRPC reflection and channelz.")
-    status_file: Path | None = Field(None, description="File in which to tell, as JSON, how far the start is.")
+    status_file: OutputFile | None = Field(None, description="File in which to tell, as JSON, how far the start is.")
 
 
 def default_name() -> str:
@@ -117,10 +172,7 @@ def variable(settings: type[Settings], name: str) -> str:
 
 def _explain(settings: type[Settings], error: dict[str, Any], given: set[str]) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
-    location = error["loc"]
-    if not location:
-        return message
-    name = str(location[0])
+    name = str(error["loc"][0])
     where = flag(name) if name in given else f"{variable(settings, name)} (or {flag(name)})"
     shown = "" if "is not a" in message else f", not {error['input']!r}"
     return f"{where}: {message}{shown}"

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from pagemill_common.settings import Address, CommaList, Duration, Size, TierSettings, default_name
+from pagemill_common.setting_values import Address, CommaList, Duration, ExistingPath, RedisUrl, Size
+from pagemill_common.settings import Contradiction, TierSettings, default_name
+from pagemill_replica.engine_process.device import TOKEN_BUDGETS
 
 _ANY_HOSTS = ("0.0.0.0", "[::]", "*")
 
@@ -27,7 +30,7 @@ class ReplicaSettings(TierSettings):
     program = "pagemill replica"
     summary = "Serves one model: a KV cache, a scheduler and the gRPC front before them."
 
-    model: Path | None = Field(None, description="The model: a GGUF file or a Hugging Face folder. Required.")
+    model: ExistingPath | None = Field(None, description="The model: a GGUF file or a Hugging Face folder. Required.")
     model_name: str = Field(
         "",
         pattern=r"^[A-Za-z0-9._:/-]{0,128}$",
@@ -46,16 +49,16 @@ class ReplicaSettings(TierSettings):
     pool: str = Field(
         "default", pattern=r"^[A-Za-z0-9._-]{1,64}$", description="The pool it belongs to; one Redis can hold several."
     )
-    redis_url: str | None = Field(
+    redis_url: RedisUrl | None = Field(
         None, description="Redis that learns what this replica can take, such as redis://localhost:6379/0."
     )
     heartbeat_interval: Duration = Field(
         0.2, ge=0.05, le=2.0, description="How often Redis is told what the replica has, spread by a quarter."
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Arithmetic of weights and KV cache; auto takes what suits the device."
     )
-    device: Literal["cpu", "cuda"] = Field("cpu", description="Where the model is computed.")
+    device: Literal["cpu"] = Field("cpu", description="Where the model is computed.")
     deterministic: bool = Field(
         False, description="The same tokens whatever else runs, at a cost in speed that the start log names."
     )
@@ -103,17 +106,19 @@ class ReplicaSettings(TierSettings):
         json_schema_extra={"hidden": True},
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def contradictions(self) -> Iterable[Contradiction]:
+        """What is wrong between settings."""
         if self.model is None:
-            raise ValueError("--model: name a GGUF file or a Hugging Face folder")
+            yield Contradiction("model", "name a GGUF file or a Hugging Face folder")
         if self.default_timeout > self.max_stream_seconds:
-            raise ValueError("--default-timeout: longer than --max-stream-seconds")
-        if self.token_budget is not None and self.max_running is not None and self.token_budget < self.max_running:
-            raise ValueError("--token-budget: below --max-running; every running request takes a token in each step")
+            yield Contradiction("default_timeout", "longer than --max-stream-seconds", ("max_stream_seconds",))
+        budget = self.token_budget or TOKEN_BUDGETS[self.device]
+        if self.max_running is not None and budget < self.max_running:
+            text = f"{budget} is below --max-running; every running request takes a token in each step"
+            yield Contradiction("token_budget", text, ("max_running", "device"))
         if self.advertise is None and self.listen.rpartition(":")[0] in _ANY_HOSTS and self.redis_url is not None:
-            raise ValueError("--advertise: needed beside a --listen on all interfaces, for example the pod's address")
-        return self
+            text = "needed beside a --listen on all interfaces, for example the pod's address"
+            yield Contradiction("advertise", text, ("listen", "redis_url"))
 
     @property
     def model_path(self) -> Path:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
-from pagemill_common.settings import Address, AddressList, Duration, TierSettings, default_name
+from pagemill_common.setting_values import Address, AddressList, Duration, RedisUrl
+from pagemill_common.settings import Contradiction, TierSettings, default_name
 from pagemill_router.policies.registry import DEFAULT_POLICY, POLICIES
+
+
+def _check_policy(name: str) -> str:
+    if name not in POLICIES:
+        raise ValueError(f"{name!r} is not a policy; known: {', '.join(sorted(POLICIES))}")
+    return name
 
 
 class RouterSettings(TierSettings):
@@ -28,11 +36,13 @@ class RouterSettings(TierSettings):
     pool: str = Field(
         "default", pattern=r"[A-Za-z0-9._-]{1,64}", description="The pool of replicas; one Redis can hold several."
     )
-    redis_url: str | None = Field(
+    redis_url: RedisUrl | None = Field(
         None, description="Redis that holds what replicas can take, such as redis://localhost:6379/0; none: local mode."
     )
     replicas: AddressList = Field((), description="Replicas to use beside those found in Redis.")
-    policy: str = Field(DEFAULT_POLICY, description=f"How replicas are ranked: {', '.join(sorted(POLICIES))}.")
+    policy: Annotated[str, AfterValidator(_check_policy)] = Field(
+        DEFAULT_POLICY, description=f"How replicas are ranked: {', '.join(sorted(POLICIES))}."
+    )
     default_timeout: Duration = Field(300.0, gt=0, description="Time for a call that names none.")
     max_stream_seconds: Duration = Field(3600.0, gt=0, description="The longest time that any call may take.")
     queue_limit: int = Field(1024, ge=0, description="Requests that may wait for room; more are refused.")
@@ -70,12 +80,9 @@ class RouterSettings(TierSettings):
         60.0, ge=0, description="After that, how long streams may go on before they are closed."
     )
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.policy not in POLICIES:
-            raise ValueError(f"--policy: {self.policy!r} is unknown; known: {', '.join(sorted(POLICIES))}")
+    def contradictions(self) -> Iterable[Contradiction]:
+        """What is wrong between settings."""
         if not self.replicas and self.redis_url is None:
-            raise ValueError("--replicas: without --redis-url the replicas must be named")
+            yield Contradiction("replicas", "without --redis-url the replicas must be named", ("redis_url",))
         if self.default_timeout > self.max_stream_seconds:
-            raise ValueError("--default-timeout: longer than --max-stream-seconds")
-        return self
+            yield Contradiction("default_timeout", "longer than --max-stream-seconds", ("max_stream_seconds",))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -10,19 +12,22 @@ from hypothesis import strategies as st
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from pagemill_common.settings import (
+from pagemill_common.setting_values import (
     Address,
     AddressList,
     CommaList,
     Duration,
-    LogFormat,
-    Settings,
+    Endpoint,
+    ExistingPath,
+    OutputFile,
+    RedisUrl,
     Size,
     parse_duration,
     parse_size,
     show_duration,
     show_size,
 )
+from pagemill_common.settings import Contradiction, LogFormat, Settings
 
 
 class Tier(Settings):
@@ -201,3 +206,95 @@ def test_the_documented_defaults_are_the_same_on_every_machine() -> None:
         place: str = Field(default_factory=lambda: f"{os.getpid()}", description="Where.")
 
     assert Made.settings_table()[0][2] == "computed"
+
+
+class Places(Settings):
+    program = "pagemill places"
+
+    redis_url: RedisUrl | None = Field(None, description="Redis.")
+    endpoint: Endpoint | None = Field(None, description="Receiver.")
+    model: ExistingPath | None = Field(None, description="Model.")
+    out: OutputFile | None = Field(None, description="File.")
+    low: int = Field(1, ge=0, description="Low.")
+    high: int = Field(2, ge=0, description="High.")
+
+    def contradictions(self) -> Iterable[Contradiction]:
+        if self.redis_url is None:
+            yield Contradiction("redis_url", "needed")
+        if self.low > self.high:
+            yield Contradiction("low", "above --high", ("high",))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://localhost:6379/0", "rediss://u:p@h:1/2", "unix:///run/redis.sock", "redis://h"),
+        "redis://h:1/0?socket_timeout=2",
+    ],
+)
+def test_redis_urls(url: str) -> None:
+    assert Places.parse(["--redis-url", url]).redis_url == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("notaurl", "localhost:6379", "http://h:1", "redis://h:many", "redis://:secret@h:99999999/0"),
+        *("redis://h/x", "redis://h/0?colour=blue", "redis://:secret@[h"),
+    ],
+)
+def test_what_is_no_redis_url_is_said_without_the_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        Places.parse(["--redis-url", url])
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert "--redis-url: is not a Redis URL; write redis://host:6379/0" in said
+    assert "secret" not in said
+
+
+@pytest.mark.parametrize("endpoint", ["http://localhost:4317", "https://h", "collector:4317", "http://h:1/path"])
+def test_endpoints(endpoint: str) -> None:
+    assert Places.parse(["--redis-url", "redis://h", "--endpoint", endpoint]).endpoint == endpoint
+
+
+@pytest.mark.parametrize("endpoint", ["collector", "ftp://h:1", "http://", "http://h:x", ":1"])
+def test_what_is_no_endpoint(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Places.parse(["--redis-url", "redis://h", "--endpoint", endpoint])
+    assert f"--endpoint: {endpoint!r} is not an " in capsys.readouterr().err
+
+
+def test_paths_that_cannot_be_used_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    right = ["--redis-url", "redis://h", "--model", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert Places.parse(right).model == tmp_path
+    with pytest.raises(SystemExit):
+        Places.parse([*right[:2], "--model", str(tmp_path / "gone"), "--out", str(tmp_path / "no" / "out")])
+    said = capsys.readouterr().err
+    assert "--model: '" in said
+    assert "is not a file or folder that exists" in said
+    assert "--out: '" in said
+    assert "is not a file in a folder that exists" in said
+
+
+def test_contradictions_are_told_beside_wrong_values(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Places.parse(["--endpoint", "?", "--low", "5", "--high", "3"])
+    said = capsys.readouterr().err
+    assert said.splitlines()[:3] == [
+        "pagemill places: --endpoint: '?' is not an address; write host:port, for example 127.0.0.1:8450",
+        "pagemill places: --redis-url: needed",
+        "pagemill places: --low: above --high",
+    ]
+
+
+def test_a_wrong_value_is_not_also_a_contradiction(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Places.parse(["--redis-url", "?", "--low", "5", "--high", "-3"])
+    said = capsys.readouterr().err
+    assert "needed" not in said
+    assert "above" not in said
+
+
+def test_a_contradiction_is_refused_without_a_command_line_too() -> None:
+    with pytest.raises(ValueError, match="--low: above --high"):
+        Places(redis_url="redis://h", low=5)

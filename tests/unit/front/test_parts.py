@@ -17,7 +17,6 @@ from pagemill_replica.front.drain import Drain, DrainTimes
 from pagemill_replica.front.health import ReadinessWatch
 from pagemill_replica.front.readiness import Progress, not_ready_because
 from pagemill_replica.front.throughput import Throughput
-from pagemill_replica.settings import ReplicaSettings
 
 
 @pytest.mark.parametrize(
@@ -210,38 +209,3 @@ async def test_answer_joins_the_stream() -> None:
     assert answer.started.request_id == "a"
     assert (answer.choices[0].text, list(answer.choices[0].token_ids)) == ("xy", [1, 2, 3])
     assert answer.choices[0].finished.reason == pb.FINISH_REASON_MAX_TOKENS
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ([], "--model: name a GGUF file"),
-        (["--model", "m", "--default-timeout", "601"], "--default-timeout: longer than --max-stream-seconds"),
-        (["--model", "m", "--token-budget", "8", "--max-running", "9"], "--token-budget: below --max-running"),
-        (["--model", "m", "--listen", "0.0.0.0:1", "--redis-url", "redis://r"], "--advertise: needed"),
-        (["--model", "m", "--name", "a b"], "--name: String should match"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_named(
-    capsys: pytest.CaptureFixture[str], flags: list[str], said: str
-) -> None:
-    with pytest.raises(SystemExit) as caught:
-        ReplicaSettings.parse(flags)
-    assert caught.value.code == 2
-    assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("flags", "address"),
-    [
-        (["--listen", "127.0.0.1:0"], "127.0.0.1:77"),
-        (["--listen", "0.0.0.0:0", "--advertise", "10.0.0.1:0"], "10.0.0.1:77"),
-        (["--listen", "0.0.0.0:0", "--advertise", "pod:99"], "pod:99"),
-    ],
-)
-def test_address_told_to_routers(flags: list[str], address: str) -> None:
-    assert ReplicaSettings.parse(["--model", "m", *flags]).advertised(77) == address
-
-
-def test_served_name_is_that_of_the_file() -> None:
-    assert ReplicaSettings.parse(["--model", "/models/Small-1.gguf"]).served_name == "Small-1"
