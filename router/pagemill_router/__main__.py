@@ -6,7 +6,7 @@ import sys
 
 from pagemill_common import logs
 from pagemill_common.grpc.loop import run
-from pagemill_common.grpc.server import ListenError
+from pagemill_common.listen import ListenError
 from pagemill_router.app import serve
 from pagemill_router.settings import RouterSettings
 
@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         run(serve(settings))
     except ListenError as failure:
-        _log.error("cannot start", reason=str(failure))
+        _log.error("cannot start", error=str(failure))
         return 1
     return 0
 

@@ -14,10 +14,10 @@ from grpc_reflection.v1alpha import reflection
 from pagemill_common.grpc.health import HealthService
 from pagemill_common.grpc.interceptor import StatusInterceptor
 from pagemill_common.grpc.options import ServerOptions, server_options
+from pagemill_common.listen import check_free, refusal
 
-
-class ListenError(Exception):
-    """The address cannot be listened on."""
+_FLAG = "--listen"
+"""The flag of either tier from which the address comes."""
 
 
 class GrpcServer:
@@ -58,11 +58,12 @@ class GrpcServer:
         return f"{self.host}:{self.port}"
 
     async def start(self) -> str:
-        """Binds and serves; returns `address`. Raises ListenError with the address that is taken or not ours."""
+        """Binds and serves; returns `address`. Raises ListenError, which names flag and address."""
+        check_free(_FLAG, self._options.listen)
         try:
             self.port = self.server.add_insecure_port(self._options.listen)
         except RuntimeError as failure:
-            raise ListenError(f"cannot listen on {self._options.listen}: is the port taken?") from failure
+            raise refusal(_FLAG, self._options.listen, None) from failure
         await self.server.start()
         return self.address
 

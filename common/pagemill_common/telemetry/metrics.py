@@ -12,6 +12,7 @@ from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, V
 from opentelemetry.sdk.resources import Resource
 from prometheus_client import CollectorRegistry, start_http_server
 
+from pagemill_common.listen import refusal
 from pagemill_common.telemetry import names
 
 Value = float | Mapping[str, float]
@@ -66,9 +67,12 @@ class Meters:
         self._meter.create_observable_counter(name, [gauge_callback(read, "")], unit=unit, description=description)
 
     def listen(self, address: str) -> MetricsPort:
-        """Serves /metrics on host:port; port 0 takes a free one. Raises OSError where it is taken."""
+        """Serves /metrics on host:port; port 0 takes a free one. Raises ListenError, which names flag and address."""
         host, _, port = address.rpartition(":")
-        server, _ = start_http_server(int(port), host.strip("[]") or "0.0.0.0", self.registry)
+        try:
+            server, _ = start_http_server(int(port), host.strip("[]") or "0.0.0.0", self.registry)
+        except OSError as failure:
+            raise refusal("--metrics-listen", address, failure) from failure
         self._port = MetricsPort(server, host, server.server_port)
         return self._port
 

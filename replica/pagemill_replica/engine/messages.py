@@ -170,6 +170,8 @@ class Failed:
     """The engine cannot go on; it leaves after this message."""
 
     message: str
+    flag: str = ""
+    """The flag to change, where a setting is at fault; `message` names it too."""
 
 
 ToEngine = Submit | Abort | Shutdown

@@ -35,6 +35,11 @@ _log = logging.getLogger("pagemill.engine.client")
 class EngineStartError(RuntimeError):
     """The engine did not come up; the message says why, in one line."""
 
+    def __init__(self, message: str, flag: str = "") -> None:
+        super().__init__(message)
+        self.flag = flag
+        """The flag to change, where a setting is at fault."""
+
 
 class EngineGoneError(RuntimeError):
     """The engine process has ended."""
@@ -180,7 +185,7 @@ class EngineClient:
                     self._ready.set_result(message)
             case Failed():
                 # Its exit may take seconds more: it sends its last spans first.
-                self._lose(message.message)
+                self._lose(message.message, message.flag)
 
     async def _watch(self, process: asyncio.subprocess.Process) -> None:
         """Ends with the process, whatever ends it."""
@@ -191,14 +196,14 @@ class EngineClient:
             self._sockets.close()
         self._lose(_describe(status))
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, flag: str = "") -> None:
         """The engine is gone or as good as that. The first reason counts."""
         if self._gone:
             return
         was_alive, self._gone = self.alive, True
         self._inflight.clear()
         if self._ready is not None and not self._ready.done():
-            self._ready.set_exception(EngineStartError(reason))
+            self._ready.set_exception(EngineStartError(reason, flag))
             # `start` may have been cancelled: then nobody asks for it.
             self._ready.exception()
         elif was_alive and not self._stopping:

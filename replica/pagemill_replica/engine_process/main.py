@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import signal
 import sys
@@ -23,7 +22,7 @@ from pagemill_replica.engine_process.orphan import OrphanWatch
 from pagemill_replica.engine_process.spans import EngineSpans
 from pagemill_replica.engine_process.transport import EngineTransport
 
-_log = logging.getLogger("pagemill.engine")
+_log = logs.get("pagemill.engine")
 
 
 def main() -> int:
@@ -40,9 +39,10 @@ def main() -> int:
         try:
             _serve(config, transport, watch, at_exit)
         except Exception as error:
-            _log.exception("the engine cannot go on")
+            # An error of ours says all there is to say; of any other the place tells more than its text.
+            _log.error("the engine cannot go on", exc_info=None if _is_ours(error) else error, reason=_reason(error))
             if not watch.orphaned():
-                transport.send(Failed(_reason(error)))
+                transport.send(Failed(_reason(error), str(getattr(error, "flag", ""))))
             return 1
         finally:
             watch.leaving()
@@ -96,7 +96,11 @@ def _read_line(descriptor: int) -> bytes:
 def _reason(error: Exception) -> str:
     """One line for whoever started the replica."""
     text = " ".join(str(error).split())
-    return text if type(error).__module__.startswith("pagemill") and text else f"{type(error).__name__}: {text}"
+    return text if _is_ours(error) and text else f"{type(error).__name__}: {text}"
+
+
+def _is_ours(error: Exception) -> bool:
+    return type(error).__module__.startswith("pagemill")
 
 
 if __name__ == "__main__":

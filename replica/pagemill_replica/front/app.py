@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from pagemill_common import logs, telemetry
 from pagemill_common.capacity import CapacityPool, HeartbeatLoop
-from pagemill_common.grpc.server import ListenError
+from pagemill_common.listen import ListenError
 from pagemill_common.status_file import StatusFile
 from pagemill_common.telemetry import names
 from pagemill_common.tokenisation import TokenizerError
@@ -30,6 +30,7 @@ _log = logs.get("pagemill.replica")
 
 EXIT_OK = 0
 EXIT_FAILED = 1
+EXIT_WRONG_SETTING = 2
 _FLUSH_SECONDS = 2.0
 """For statuses to reach their callers after the last decision about a stream."""
 
@@ -58,7 +59,7 @@ class ReplicaApp:
         self._front: Front | None = None
 
     async def run(self) -> int:
-        """Runs to the end; returns the exit status: 0 after a drain or a stop, 1 after a failure."""
+        """Runs to the end; returns the exit status: 0 after a drain or a stop, 2 for a wrong setting, else 1."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
         try:
@@ -66,13 +67,20 @@ class ReplicaApp:
         except StoppedError:
             _log.info("stopped")
             return EXIT_OK
-        except (CheckpointError, TokenizerError, EngineStartError, ListenError) as failure:
-            _log.error("cannot start", error=str(failure))
-            self._status.update(error=str(failure))
-            return EXIT_FAILED
+        except (CheckpointError, TokenizerError) as failure:
+            return self._cannot_start(f"--model: {failure}", EXIT_WRONG_SETTING)
+        except EngineStartError as failure:
+            return self._cannot_start(str(failure), EXIT_WRONG_SETTING if failure.flag else EXIT_FAILED)
+        except ListenError as failure:
+            return self._cannot_start(str(failure), EXIT_FAILED)
         finally:
             self._status.update(stage="stopped", ready=False)
             await asyncio.to_thread(self._telemetry.shutdown)
+
+    def _cannot_start(self, error: str, status: int) -> int:
+        _log.error("cannot start", error=error)
+        self._status.update(error=error)
+        return status
 
     def _on_signal(self, number: int) -> None:
         front = self._front
@@ -85,7 +93,7 @@ class ReplicaApp:
         settings, status = self._settings, self._status
         async with AsyncExitStack() as stack:
             if settings.metrics_listen is not None:
-                status.update(metrics_address=self._listen_for_metrics(settings.metrics_listen))
+                status.update(metrics_address=self._telemetry.meters.listen(settings.metrics_listen).address)
             status.update(stage="reading the model")
             served = await self._unless_stopped(asyncio.to_thread(served_model.load, settings))
             front = self._front = stack.enter_context(Front(settings, served, self._telemetry))
@@ -104,12 +112,6 @@ class ReplicaApp:
             front.readiness.judge()
             status.update(stage="ready", fraction=1.0)
             return await self._until_over(front)
-
-    def _listen_for_metrics(self, address: str) -> str:
-        try:
-            return self._telemetry.meters.listen(address).address
-        except OSError as failure:
-            raise ListenError(f"--metrics-listen {address}: {failure.strerror or failure}") from failure
 
     async def _start_engine(self, stack: AsyncExitStack, front: Front, served: ServedModel) -> Ready:
         engine = EngineClient(

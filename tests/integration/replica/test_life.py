@@ -245,15 +245,26 @@ async def test_signal_while_loading_stops_at_once(tmp_path: Path) -> None:
         await asyncio.to_thread(tier.close)
 
 
-@pytest.mark.parametrize("what", ["missing", "garbage"])
-async def test_model_that_cannot_be_read_is_one_clear_line_and_exit_1(tmp_path: Path, what: str) -> None:
+async def test_model_that_cannot_be_read_is_one_clear_line_and_exit_2(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
-    if what == "garbage":
-        path.write_bytes(b"not a model at all" * 100)
+    path.write_bytes(b"not a model at all" * 100)
     tier = _tier(tmp_path, model=str(path)).start()
     try:
-        assert await tier.ended() == 1
-        assert str(path) in tier.status["error"]
+        assert await tier.ended() == 2
+        assert tier.status["error"].startswith(f"--model: {path}")
+        (line,) = tier.log.splitlines()
+        assert json.loads(line)["error"] == tier.status["error"]
+    finally:
+        await asyncio.to_thread(tier.close)
+
+
+async def test_setting_that_only_the_engine_can_judge_is_named_without_a_traceback_and_exits_with_2(
+    tmp_path: Path,
+) -> None:
+    tier = _tier(tmp_path, "--kv-memory", "100TiB").start()
+    try:
+        assert await tier.ended(within=90.0) == 2
+        assert tier.status["error"].startswith("--kv-memory: 102400.0 GiB asked for")
         assert "Traceback" not in tier.log
     finally:
         await asyncio.to_thread(tier.close)
@@ -264,7 +275,9 @@ async def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
         tier = _tier(tmp_path, "--listen", one.tier.address).start()
         try:
             assert await tier.ended() == 1
-            assert one.tier.address in tier.status["error"]
+            assert tier.status["error"] == f"--listen {one.tier.address}: Address already in use"
+            assert "E1" not in tier.log, "gRPC's own lines"
+            assert all(json.loads(line) for line in tier.log.splitlines())
         finally:
             await asyncio.to_thread(tier.close)
 

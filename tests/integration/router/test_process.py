@@ -137,5 +137,20 @@ async def test_an_address_that_is_taken_ends_with_1_and_says_so(tmp_path: Path) 
         )
         _, log = await process.communicate()
         assert process.returncode == 1
-        assert replica.address in log.decode()
-        assert replica.address in json.loads((tmp_path / "status.json").read_text())["error"]
+        (line,) = log.decode().splitlines()
+        assert json.loads(line)["error"] == f"--listen {replica.address}: Address already in use"
+        assert json.loads((tmp_path / "status.json").read_text())["error"] == json.loads(line)["error"]
+
+
+async def test_a_metrics_address_that_is_taken_ends_with_1_and_says_so() -> None:
+    async with FakeReplica() as replica:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "pagemill_router", "--listen", "127.0.0.1:0", "--replicas", replica.address),
+            *("--log-format", "json", "--metrics-listen", replica.address),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, log = await process.communicate()
+        assert process.returncode == 1
+        told = json.loads(log.decode().splitlines()[-1])
+        assert told["error"] == f"--metrics-listen {replica.address}: Address already in use"

@@ -20,7 +20,8 @@ from pagemill_common import errors
 from pagemill_common.errors import PUSHBACK_KEY, STATUS_DETAILS_KEY
 from pagemill_common.grpc.channel import open_channel
 from pagemill_common.grpc.options import ServerOptions, channel_options, server_options
-from pagemill_common.grpc.server import GrpcServer, ListenError
+from pagemill_common.grpc.server import GrpcServer
+from pagemill_common.listen import ListenError
 
 NAME = "pagemill.v1.GenerationService"
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -224,10 +225,11 @@ async def test_reflection_and_channelz_only_where_asked() -> None:
             assert answered is wanted
 
 
-async def test_address_that_is_taken_is_named() -> None:
+async def test_address_that_is_taken_is_named_and_grpc_is_not_even_asked(capfd: pytest.CaptureFixture[str]) -> None:
     async with running() as (server, _, _):
-        with pytest.raises(ListenError, match=server.address):
+        with pytest.raises(ListenError, match=f"^--listen {server.address}: Address already in use$"):
             await GrpcServer(ServerOptions(server.address), [NAME]).start()
+    assert capfd.readouterr().err == ""
 
 
 async def test_stop_lets_calls_end_and_turns_health_off() -> None:

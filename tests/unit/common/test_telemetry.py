@@ -16,6 +16,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as otl
 from opentelemetry.trace import SpanKind
 
 from pagemill_common import telemetry
+from pagemill_common.listen import ListenError
 from pagemill_common.telemetry import names
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -131,7 +132,7 @@ def test_metrics_are_read_from_the_port(monkeypatch: pytest.MonkeyPatch) -> None
         "pagemill_steps_total 9.0",
     ):
         assert line in text, line
-    with pytest.raises(OSError, match="in use"):
+    with pytest.raises(ListenError, match=f"^--metrics-listen {port.address}: Address already in use$"):
         telemetry.setup("other").meters.listen(port.address)
     setup.shutdown()
     with pytest.raises(OSError, match="refused"):
