@@ -1,0 +1,1 @@
+"""The tables of docs/ that repeat the code, one function for each."""

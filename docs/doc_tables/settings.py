@@ -1,0 +1,99 @@
+"""Tables of settings: flags of the tiers, variables of make, limits of connections."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from doc_tables.markdown import code, table
+from pagemill import channel
+from pagemill_common.grpc import options
+from pagemill_common.settings import Settings
+from pagemill_replica.settings import ReplicaSettings
+from pagemill_router.settings import RouterSettings
+
+MAKEFILE = Path(__file__).parents[2] / "Makefile"
+
+_MAKE_VARIABLES = {
+    "PROMPT": ("run", "what is asked; empty: a question of its own"),
+    "MODEL": ("run, serve", "a name (`smollm2`), a Hugging Face folder or a GGUF file; empty: `smollm2`"),
+    "TRACE": ("run", "`TRACE=1` prints the span tree of the request"),
+    "REPLICAS": ("serve", "how many replicas are started"),
+    "ROUTERS": ("serve", "how many routers are started"),
+    "ARGS": ("run, serve, test", "further arguments: of `pagemill run`, of `pagemill serve`, of pytest"),
+    "TEST_WORKERS": ("test", "processes that run tests at the same time"),
+    "TORCH_INDEX": ("what installs", "a package index to take torch from, for another build of it"),
+    "PYTHON": (
+        "what installs",
+        "the interpreter that `.venv` is made with; empty: the first of python3, python3.13, ... that is 3.11 or later",
+    ),
+}
+
+
+def router_settings() -> str:
+    """One row for each flag of a router."""
+    return _settings(RouterSettings)
+
+
+def replica_settings() -> str:
+    """One row for each flag of a replica."""
+    return _settings(ReplicaSettings)
+
+
+def make_variables() -> str:
+    """One row for each variable of the Makefile; ValueError where one is not described here, or gone."""
+    text = MAKEFILE.read_text()
+    defaults = dict(re.findall(r"^([A-Z_]+) \?=[ ]*(.*)$", text, re.MULTILINE))
+    if "$(PYTHON)" in text:
+        defaults.setdefault("PYTHON", "")
+    if defaults.keys() != _MAKE_VARIABLES.keys():
+        odd = ", ".join(sorted(defaults.keys() ^ _MAKE_VARIABLES.keys()))
+        raise ValueError(f"the Makefile and docs/doc_tables/settings.py do not have the same variables: {odd}")
+    rows = [
+        (code(name), targets, code(defaults[name]) or "empty", text)
+        for name, (targets, text) in _MAKE_VARIABLES.items()
+    ]
+    return table(("variable", "of make ...", "default", "what it does"), rows)
+
+
+def connection_limits() -> str:
+    """What servers and the Python client tell gRPC."""
+    client = dict(channel.channel_options(""))
+    rows = [
+        (
+            "least time between a client's pings",
+            f"{options.MIN_PING_SECONDS:g} s",
+            "a connection that pings more often is closed (`too_many_pings`); pings without calls are allowed",
+        ),
+        (
+            "server's and client's own ping",
+            f"{options.KEEPALIVE_SECONDS:g} s / {client['grpc.keepalive_time_ms'] / 1000:g} s",
+            "on an idle connection",
+        ),
+        (
+            "wait for the answer to a ping",
+            f"{options.KEEPALIVE_TIMEOUT_SECONDS:g} s / {client['grpc.keepalive_timeout_ms'] / 1000:g} s",
+            "then the connection ends",
+        ),
+        (
+            "largest message to a server",
+            _mib(options.MAX_MESSAGE_BYTES),
+            "RESOURCE_EXHAUSTED from gRPC itself, without our details",
+        ),
+        ("largest message that the Python client takes", _mib(channel.MAX_RESPONSE_BYTES), ""),
+        (
+            "age of a connection to a router",
+            "`--max-connection-age`, spread by 10 %",
+            "GOAWAY; its streams may go on for `--max-stream-seconds`. Replicas set none",
+        ),
+    ]
+    return table(("limit", "value", "beyond it"), rows)
+
+
+def _settings(settings: type[Settings]) -> str:
+    rows = [(code(flag), code(variable), default, text) for flag, variable, default, text in settings.settings_table()]
+    return table(("flag", "variable", "default", "what it does"), rows)
+
+
+def _mib(size: int) -> str:
+    return f"{size // 2**20} MiB"
