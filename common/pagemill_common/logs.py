@@ -20,6 +20,8 @@ FORMATS = ("auto", "json", "text")
 LEVELS = ("debug", "info", "warning", "error")
 """Values of `--log-level`."""
 
+_ROOT = "pagemill"
+"""All our loggers are below this one, and `--log-level` is its level."""
 _FIELDS = "pagemill_fields"
 
 
@@ -56,7 +58,9 @@ class Log:
 
 
 def get(name: str) -> Log:
-    """The logger called `name`, such as pagemill.router.relay."""
+    """The logger called `name`, such as pagemill.router.relay; ValueError where `--log-level` would not reach it."""
+    if name.partition(".")[0] != _ROOT:
+        raise ValueError(f"{name!r} is not a logger below {_ROOT!r}")
     return Log(logging.getLogger(name))
 
 
@@ -77,7 +81,7 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.getLogger("pagemill").setLevel(level.upper())
+    logging.getLogger(_ROOT).setLevel(level.upper())
 
 
 class _JsonFormatter(logging.Formatter):

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pagemill_common import logs
 from pagemill_common.capacity.errors import CapacityUnavailable, UnavailableReason
 from pagemill_common.capacity.settings import CapacitySettings
 from pagemill_common.capacity.types import MAX_BATCH, Granted, Reserve, ReserveReply
 
-_log = logging.getLogger(__name__)
+_log = logs.get("pagemill.capacity")
 
 
 class ReservePool(Protocol):
@@ -163,4 +163,4 @@ class ReserveBatcher:
             await self._pool.release(granted.id, granted.replica)
         except CapacityUnavailable as error:
             # It expires by itself.
-            _log.debug("release of %s failed: %s", granted.id, error)
+            _log.debug("release failed", reservation=granted.id, reason=str(error))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from types import TracebackType
@@ -15,6 +14,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
+from pagemill_common import logs
 from pagemill_common.capacity import wire
 from pagemill_common.capacity.clock import RedisClock
 from pagemill_common.capacity.errors import CapacityUnavailable, UnavailableReason, unavailable
@@ -33,7 +33,7 @@ from pagemill_common.capacity.types import (
     ReserveReply,
 )
 
-_log = logging.getLogger(__name__)
+_log = logs.get("pagemill.capacity")
 
 T = TypeVar("T")
 
@@ -216,7 +216,7 @@ class CapacityPool:
             raise unavailable(error) from error
         except Exception as error:
             # An answer that makes no sense is no answer; who gave it is for the log to tell.
-            _log.exception("redis gave an answer that cannot be read")
+            _log.error("redis gave an answer that cannot be read", exc_info=error)
             text = f"the answer cannot be read: {type(error).__name__}: {error}"
             raise CapacityUnavailable(UnavailableReason.OTHER, text) from error
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,10 +11,11 @@ from random import Random
 from types import TracebackType
 from typing import Protocol, Self
 
+from pagemill_common import logs
 from pagemill_common.capacity.errors import CapacityUnavailable
 from pagemill_common.capacity.types import Beat, BeatReply, BeatStatus
 
-_log = logging.getLogger(__name__)
+_log = logs.get("pagemill.capacity")
 
 
 class BeatPool(Protocol):
@@ -32,9 +32,9 @@ class HeartbeatLoop:
 
     `source` is called in the loop's own turn and returns what the replica has at that moment, with the reservation
     ids that it has seen and that no `on_reply` has yet reported as acknowledged: the owner of the ids forgets them
-    only then. Redis may be gone for any time; that is logged once when it begins and once when it ends, and the next
-    beat says everything anew. Leaving the context sends one last beat with `draining` set, after which the record
-    expires.
+    only then. Joining the pool is logged. Redis may be gone for any time; that is logged once when it begins and once
+    when it ends, and the next beat says everything anew. Leaving the context sends one last beat with `draining` set,
+    after which the record expires.
     """
 
     def __init__(
@@ -112,9 +112,9 @@ class HeartbeatLoop:
             self._wake.clear()
             try:
                 await self._beat(self._source())
-            except Exception:
+            except Exception as failure:
                 # One beat is lost; a loop that ended here would take the replica out of the pool without a word.
-                _log.exception("a heartbeat failed")
+                _log.error("a heartbeat failed", exc_info=failure)
             if self._stopping:
                 return
             delay = self._interval * (1 + self._jitter * (2 * self._rng.random() - 1))
@@ -130,22 +130,27 @@ class HeartbeatLoop:
         try:
             reply = await self._pool.heartbeat(beat)
         except CapacityUnavailable as error:
-            self._complain(f"heartbeats do not reach Redis: {error}", key="unavailable")
+            self._complain("heartbeats do not reach redis", reason=str(error), kind="unavailable")
             if self._on_unavailable is not None:
                 self._on_unavailable(error)
             return
         self.last_reply = reply
         if reply.status is BeatStatus.REFUSED:
-            self._complain(f"the pool refuses this replica: {reply.message}", key=reply.message)
+            self._complain("the pool refuses this replica", reason=reply.message, kind=reply.message)
         elif reply.acknowledged:
-            self._heard_at = self._clock()
-            if self._complaint:
-                self._complaint = ""
-                _log.info("heartbeats reach the pool again")
+            self._heard(beat)
         if self._on_reply is not None:
             self._on_reply(beat, reply)
 
-    def _complain(self, message: str, key: str) -> None:
-        if self._complaint != key:
-            self._complaint = key
-            _log.warning("%s", message)
+    def _heard(self, beat: Beat) -> None:
+        if self._heard_at is None:
+            _log.info("joined the pool", replica=beat.name, address=beat.address, epoch=beat.epoch)
+        elif self._complaint:
+            _log.info("heartbeats reach the pool again")
+        self._complaint = ""
+        self._heard_at = self._clock()
+
+    def _complain(self, message: str, *, reason: str, kind: str) -> None:
+        if self._complaint != kind:
+            self._complaint = kind
+            _log.warning(message, reason=reason)

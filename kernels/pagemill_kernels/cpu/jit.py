@@ -25,7 +25,7 @@ uint64: Any = numba.uint64
 intrinsic: Any = numba.extending.intrinsic
 
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("pagemill.kernels")
 
 
 def digest_of(package: Path) -> str:

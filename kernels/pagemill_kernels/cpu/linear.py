@@ -18,7 +18,7 @@ from pagemill_kernels.cpu.panels import LANES, multiply
 from pagemill_kernels.cpu.storage import TAGS, padded, tag, threads
 from pagemill_kernels.types import PackedWeight
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("pagemill.kernels")
 
 PANELS = "panels"
 ONEDNN = "onednn"

@@ -129,21 +129,29 @@ async def test_seen_ids_are_repeated_until_acknowledged(pool: Pool, ledger: Ledg
         assert pool.beats[-1].seen == ()
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    """Message and reason of every line."""
+    return [(record.message, vars(record)["pagemill_fields"].get("reason", "")) for record in caplog.records]
+
+
 async def test_an_outage_is_logged_once_and_its_end_once(
     pool: Pool, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "pagemill_common.capacity.heartbeat")
-    pool.fate = CapacityUnavailable(UnavailableReason.CONNECTION, "refused")
+    caplog.set_level(logging.INFO, "pagemill")
+    gone = CapacityUnavailable(UnavailableReason.CONNECTION, "refused")
+    pool.fate = gone
     async with loop_over(pool, ledger) as loop:
         await pool.count(5)
         assert loop.silence is None
-        pool.fate = OK
-        count = len(pool.beats)
-        await pool.count(count + 3)
+        for fate in (OK, gone, OK):
+            pool.fate = fate
+            await pool.count(len(pool.beats) + 3)
         assert loop.silence is not None
-    assert [r.message for r in caplog.records] == [
-        "heartbeats do not reach Redis: connection: refused",
-        "heartbeats reach the pool again",
+    assert told(caplog) == [
+        ("heartbeats do not reach redis", "connection: refused"),
+        ("joined the pool", ""),
+        ("heartbeats do not reach redis", "connection: refused"),
+        ("heartbeats reach the pool again", ""),
     ]
 
 
@@ -154,9 +162,7 @@ async def test_a_refusal_is_logged_with_its_reason(
     async with loop_over(pool, ledger) as loop:
         await pool.count(4)
         assert loop.last_reply == pool.fate
-    assert [r.message for r in caplog.records] == [
-        "the pool refuses this replica: the pool has block_size 32, this replica has 16"
-    ]
+    assert told(caplog) == [("the pool refuses this replica", pool.fate.message)]
 
 
 async def test_the_last_beat_says_draining(pool: Pool, ledger: Ledger) -> None:

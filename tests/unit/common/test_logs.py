@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import io
 import json
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace
@@ -79,3 +82,36 @@ def test_level_holds_back_lesser_lines() -> None:
     log.info("x")
     log.debug("x")
     assert stream.getvalue() == ""
+
+
+PACKAGES = ("pagemill", "pagemill_common", "pagemill_router", "pagemill_replica", "pagemill_kernels")
+
+
+def test_a_logger_that_the_level_would_not_reach_is_refused() -> None:
+    for name in ("pagemill_common.capacity", "", "root"):
+        with pytest.raises(ValueError, match="below 'pagemill'"):
+            logs.get(name)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_logger_of_ours_is_below_the_one_that_has_the_level(package: str) -> None:
+    """One named after its module, such as pagemill_common.x, would keep the root's level and say nothing of INFO."""
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert spec.origin is not None
+    files = sorted(Path(spec.origin).parent.rglob("*.py"))
+    assert files
+    strays = [f"{file}:{line}" for file in files if file != Path(logs.__file__) for line in stray_loggers(file)]
+    assert strays == []
+
+
+def stray_loggers(file: Path) -> list[int]:
+    """Lines of a file that make a logger whose name is not a literal below pagemill."""
+    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    found = []
+    for call in calls:
+        if ast.unparse(call.func) in ("logging.getLogger", "getLogger", "logs.get"):
+            name = call.args[0].value if call.args and isinstance(call.args[0], ast.Constant) else ""
+            if not str(name).startswith("pagemill."):
+                found.append(call.lineno)
+    return found

@@ -1,3 +1,12 @@
+-- What a field of the protocol's messages can hold, and the last time that has 13 digits. Text that is no whole number
+-- within its bound was not written by these scripts: an entry counts as dead then, and a record as stale.
+local MAX_COUNT, MAX_TIME = 4294967295, 9999999999999
+
+local function whole(text, most)
+  local number = tonumber(string.match(text or '', '^%d+$'))
+  return number and number <= most and number or nil
+end
+
 -- A promise ends at its expiry, and counts for nothing when it claims to live longer than any promise may:
 -- then the server's clock was set back, by a failover for example.
 local function is_live(expiry, now, max_ttl)
@@ -14,15 +23,36 @@ local function entry_of(expiry, need)
   return string.format('%013.0f %.0f', expiry, need)
 end
 
-local function is_entry_live(entry, now, max_ttl)
-  return is_live(tonumber(string.sub(entry, 1, 13)), now, max_ttl)
+-- Blocks of a live entry; nil for a dead one.
+local function live_need(entry, now, max_ttl)
+  local expiry = whole(string.sub(entry, 1, 13), MAX_TIME)
+  return expiry and is_live(expiry, now, max_ttl) and whole(string.sub(entry, 15), MAX_COUNT) or nil
+end
+
+-- A hold is "<expiry ms> <need> <priority> <id>"; nil for a dead one.
+local function live_hold(text, now, max_ttl)
+  local expiry, need, priority, id = string.match(text or '', '^(%d+) (%d+) (%-?%d+) (.+)$')
+  expiry, need = whole(expiry, MAX_TIME), whole(need, MAX_COUNT)
+  if not (expiry and need and is_live(expiry, now, max_ttl)) then
+    return nil
+  end
+  return { need = need, priority = tonumber(priority), id = id }
+end
+
+-- The live hold of a record, whose field is `text`; a dead one is removed.
+local function take_hold(record, text, now, max_ttl)
+  local hold = live_hold(text, now, max_ttl)
+  if text and not hold then
+    redis.call('HDEL', record, 'hold')
+  end
+  return hold
 end
 
 -- Removes dead entries, at most `limit`.
 local function reap_pending(key, now, max_ttl, limit)
   local entries, dead = redis.call('HGETALL', key), {}
   for i = 1, #entries, 2 do
-    if #dead < limit and not is_entry_live(entries[i + 1], now, max_ttl) then
+    if #dead < limit and not live_need(entries[i + 1], now, max_ttl) then
       dead[#dead + 1] = entries[i]
     end
   end
@@ -33,8 +63,9 @@ end
 local function pending_blocks(key, now, max_ttl, reap_limit)
   local sum, any_dead = 0, false
   for _, entry in ipairs(redis.call('HVALS', key)) do
-    if is_entry_live(entry, now, max_ttl) then
-      sum = sum + tonumber(string.sub(entry, 15))
+    local need = live_need(entry, now, max_ttl)
+    if need then
+      sum = sum + need
     else
       any_dead = true
     end

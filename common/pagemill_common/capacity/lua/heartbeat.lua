@@ -14,7 +14,8 @@ if facts[2] and facts[2] ~= head.model_id then
   return cjson.encode({ status = 'refused', now = now, field = 'model_id', pool = facts[2] })
 end
 
-local stored = tonumber(redis.call('HGET', KEYS[3], 'seq') or '0')
+local record = redis.call('HMGET', KEYS[3], 'seq', 'since', 'hold')
+local stored = whole(record[1], MAX_COUNT) or 0
 if head.seq <= stored then
   return cjson.encode({ status = 'old', now = now, seq = stored })
 end
@@ -32,7 +33,10 @@ redis.call('ZADD', KEYS[2], now, head.replica)
 redis.call('PEXPIRE', KEYS[2], head.record_ttl)
 
 redis.call('HSET', KEYS[3], 'seq', head.seq, 'at', now, unpack(ARGV, 2))
-redis.call('HSETNX', KEYS[3], 'since', now)
+if not whole(record[2], MAX_TIME) then
+  redis.call('HSET', KEYS[3], 'since', now)
+end
+take_hold(KEYS[3], record[3], now, head.max_ttl)
 redis.call('PEXPIRE', KEYS[3], head.record_ttl)
 
 for i, id in ipairs(head.seen) do

@@ -7,11 +7,28 @@ local now = now_ms()
 local ask = cjson.decode(ARGV[1])
 local replicas = {}
 
-local function standing_of(at, draining)
-  if not at then
-    return 'unknown'
+local COUNTS = { 'capacity', 'used', 'committed', 'waiting', 'running', 'block_size' }
+
+-- Figures of a record, zero each where one of them cannot be read.
+local function read_figures(key, f)
+  local figures = { replica = key, throughput = tonumber(string.match(f[3] or '', '^%d+%.?%d*$')) }
+  local readable = figures.throughput ~= nil
+  for i, name in ipairs(COUNTS) do
+    figures[name] = whole(f[3 + i], MAX_COUNT)
+    readable = readable and figures[name] ~= nil
   end
-  if at > now or now - at > ask.stale then
+  if readable then
+    return figures, true
+  end
+  figures.throughput = 0
+  for _, name in ipairs(COUNTS) do
+    figures[name] = 0
+  end
+  return figures, false
+end
+
+local function standing_of(at, draining, readable)
+  if not readable or at > now or now - at > ask.stale then
     return 'stale'
   end
   if draining == '1' then
@@ -20,41 +37,16 @@ local function standing_of(at, draining)
   return 'ready'
 end
 
--- A hold is "<expiry ms> <need> <priority> <id>".
-local function parse_hold(text)
-  if not text then
-    return nil
-  end
-  local expiry, need, priority, id = string.match(text, '^(%d+) (%d+) (%-?%d+) (.+)$')
-  if not is_live(tonumber(expiry), now, ask.max_ttl) then
-    return nil
-  end
-  return { need = tonumber(need), priority = tonumber(priority), id = id }
-end
-
 for i, key in ipairs(ask.replicas) do
   local record, pending = KEYS[2 * i - 1], KEYS[2 * i]
-  local f = redis.call('HMGET', record, 'at', 'draining', 'capacity', 'used', 'committed', 'waiting', 'running',
-    'throughput', 'block_size', 'hold')
-  local at = tonumber(f[1] or nil)
-  replicas[i] = {
-    record = record,
-    pending_key = pending,
-    hold = parse_hold(f[10]),
-    figures = {
-      replica = key,
-      standing = standing_of(at, f[2]),
-      age = at and now - at or -1,
-      capacity = tonumber(f[3] or '0'),
-      used = tonumber(f[4] or '0'),
-      committed = tonumber(f[5] or '0'),
-      waiting = tonumber(f[6] or '0'),
-      running = tonumber(f[7] or '0'),
-      throughput = tonumber(f[8] or '0'),
-      block_size = tonumber(f[9] or '0'),
-      pending = pending_blocks(pending, now, ask.max_ttl, ask.reap),
-    },
-  }
+  local f = redis.call('HMGET', record, 'at', 'draining', 'throughput', unpack(COUNTS))
+  local at = whole(f[1], MAX_TIME)
+  local figures, readable = read_figures(key, f)
+  figures.standing = f[1] and standing_of(at, f[2], at and readable) or 'unknown'
+  figures.age = at and now - at or -1
+  figures.pending = pending_blocks(pending, now, ask.max_ttl, ask.reap)
+  local hold = take_hold(record, redis.call('HGET', record, 'hold'), now, ask.max_ttl)
+  replicas[i] = { record = record, pending_key = pending, hold = hold, figures = figures }
 end
 
 local function held_back(replica, member)
@@ -168,10 +160,11 @@ local function answered(reservation_key)
     return { refused = 'seen' }
   end
   local expires, need, replica = string.match(value, '^(%d+) (%d+) (.+)$')
-  if not is_live(tonumber(expires), now, ask.max_ttl) then
+  expires, need = whole(expires, MAX_TIME), whole(need, MAX_COUNT)
+  if not (expires and need and is_live(expires, now, ask.max_ttl)) then
     return nil
   end
-  return { replica = replica, need = tonumber(need), expires = tonumber(expires), again = true }
+  return { replica = replica, need = need, expires = expires, again = true }
 end
 
 local function decide(member, reservation_key)
