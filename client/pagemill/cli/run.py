@@ -80,10 +80,10 @@ def _print_trace(collector: Collector, spec: StackSpec) -> None:
     spans = [span for span in collector.spans if span.trace_id in _client_traces(collector)]
     console = out()
     console.print()
-    for line in tree_lines(spans):
+    for line in tree_lines(spans, console.width if console.is_terminal else None):
         console.print(escape(line), soft_wrap=True)
     for reply in reserve_replies(spans):
-        console.print(f"reserve script's reply: {escape(reply)}", soft_wrap=True)
+        console.print(f"reserve script's reply: {escape(reply)}", soft_wrap=not console.is_terminal)
     missing = set(_SERVICES) - {service for service, _ in processes(spans)}
     if missing:
         complain(f"no spans came from {', '.join(sorted(missing))}")

@@ -9,6 +9,8 @@ from typing import Any
 RESERVE_SPAN = "router.reserve"
 RESERVE_REPLY = "pagemill.reserve_reply"
 
+_PREFIX = "pagemill-"
+
 _SHOWN = {
     "pagemill.replica": "replica",
     "pagemill.admission_mode": "admission",
@@ -44,21 +46,38 @@ def processes(spans: Sequence[SpanRecord]) -> set[tuple[str, int]]:
     return {(span.service, span.pid) for span in spans}
 
 
-def tree_lines(spans: Sequence[SpanRecord]) -> list[str]:
-    """The tree, one line for each span: name, start after the first span, duration, service and process id."""
+def tree_lines(spans: Sequence[SpanRecord], width: int | None = None) -> list[str]:
+    """The tree, one line for each span: name, start after the first span, duration, service, process id, attributes.
+
+    width: the most characters of a line. To fit, first services lose what all their names begin with, then process
+    ids go, then lines are cut, an ellipsis at their end.
+    """
     if not spans:
         return []
-    begin = min(span.start for span in spans)
     drawn = list(_walk(spans))
-    width = max(len(prefix) + len(span.name) for prefix, span in drawn)
-    service_width = max(len(span.service) for span in spans)
+    whole = [
+        _lines(drawn, prefix=prefix, pids=pids) for prefix, pids in (("", True), (_PREFIX, True), (_PREFIX, False))
+    ]
+    if width is None:
+        return whole[0]
+    fitting = next((lines for lines in whole if max(map(len, lines)) <= width), whole[-1])
+    return [line if len(line) <= width else line[: width - 1] + "…" for line in fitting]
+
+
+def _lines(drawn: Sequence[tuple[str, SpanRecord]], *, prefix: str, pids: bool) -> list[str]:
+    """Whole lines, without `prefix` before the services, and with or without process ids."""
+    begin = min(span.start for _, span in drawn)
+    services = [span.service.removeprefix(prefix) for _, span in drawn]
+    width = max(len(branches) + len(span.name) for branches, span in drawn)
+    service_width = max(map(len, services))
     lines = []
-    for prefix, span in drawn:
-        label = f"{prefix}{span.name}".ljust(width)
+    for (branches, span), service in zip(drawn, services, strict=True):
+        label = f"{branches}{span.name}".ljust(width)
         times = f"+{(span.start - begin) * 1000:7.1f} ms {(span.end - span.start) * 1000:8.1f} ms"
         facts = " ".join(f"{short}={span.attributes[key]}" for key, short in _SHOWN.items() if key in span.attributes)
+        process = service.ljust(service_width) + (f" pid {span.pid}" if pids else "")
         mark = " FAILED" if span.failed else ""
-        lines.append(f"{label}  {times}  {span.service.ljust(service_width)} pid {span.pid}{mark}  {facts}".rstrip())
+        lines.append(f"{label}  {times}  {process}{mark}  {facts}".rstrip())
     return lines
 
 

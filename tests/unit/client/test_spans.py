@@ -24,6 +24,24 @@ def test_children_stand_below_their_parents_in_order_of_start() -> None:
     assert lines[2].endswith("engine pid 9  out=3")
 
 
+def test_lines_fit_the_width_and_keep_the_tree() -> None:
+    facts = {"pagemill.replica": "replica-0", "pagemill.policy": "prefix_affinity"}
+    spans = [
+        span("root", "a", "", 1.0, service="pagemill-client", pid=12345, attributes=facts),
+        span("leaf", "b", "a", 1.1, service="pagemill-router", pid=12346, failed=True, attributes=facts),
+    ]
+    whole = tree_lines(spans)
+    assert whole == tree_lines(spans, width=max(map(len, whole))), "nothing is left out where there is room"
+    shorter = tree_lines(spans, width=max(map(len, whole)) - 1)
+    assert "  client pid 12345  replica=replica-0 policy=prefix_affinity" in shorter[0]
+    narrow = tree_lines(spans, width=60)
+    assert max(map(len, narrow)) == 60
+    assert [line.partition("  +")[0].rstrip() for line in narrow] == ["root", "└─ leaf"]
+    assert narrow[0].endswith("client  replica=replica-0…")
+    assert "router FAILED" in narrow[1]
+    assert "pid" not in "".join(narrow)
+
+
 def test_a_span_whose_parent_is_missing_is_a_root() -> None:
     assert tree_lines([span("orphan", "x", "gone")])[0].startswith("orphan")
 
