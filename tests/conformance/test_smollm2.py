@@ -19,7 +19,7 @@ from pagemill_replica.runner import CpuRunner
 from pagemill_replica.tokenizer import build_bundle
 from support.logits import last_logits
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(600)]
 
 NEW_TOKENS = 64
 STEP_BUDGET = 160
@@ -107,6 +107,12 @@ def _oracle_logits(oracle: LlamaForCausalLM, ids: list[int], keep: int) -> torch
     return logits
 
 
+@pytest.fixture(scope="module")
+def theirs(oracle: LlamaForCausalLM, prompts: list[list[int]]) -> torch.Tensor:
+    """Transformers' logits of every prompt's last position, [40, vocab]."""
+    return torch.cat([_oracle_logits(oracle, ids, 1) for ids in prompts])
+
+
 def test_greedy_output_equals_transformers_token_for_token(
     smollm2_file: Path,
     oracle: LlamaForCausalLM,
@@ -129,23 +135,21 @@ def test_greedy_output_equals_transformers_token_for_token(
 
 
 def test_float32_logits_agree(
-    smollm2_file: Path, oracle: LlamaForCausalLM, prompts: list[list[int]], open_runner: Callable[..., CpuRunner]
+    smollm2_file: Path, theirs: torch.Tensor, prompts: list[list[int]], open_runner: Callable[..., CpuRunner]
 ) -> None:
-    chosen = prompts[:6] + prompts[20:30]
-    ours = last_logits(open_runner(smollm2_file), chosen)
-    theirs = torch.cat([_oracle_logits(oracle, ids, 1) for ids in chosen])
-    torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=0)
+    chosen = [*range(6), *range(20, 30)]
+    ours = last_logits(open_runner(smollm2_file), [prompts[n] for n in chosen])
+    torch.testing.assert_close(ours, theirs[chosen], atol=2e-3, rtol=0)
 
 
 def test_bfloat16_logits_agree_with_float32(
-    smollm2_file: Path, oracle: LlamaForCausalLM, prompts: list[list[int]], open_runner: Callable[..., CpuRunner]
+    smollm2_file: Path, theirs: torch.Tensor, prompts: list[list[int]], open_runner: Callable[..., CpuRunner]
 ) -> None:
     """Bounds are measured ones (relative error 0.057, divergence 0.021, mean difference 0.105) and some room.
 
     A wrong rotation, scale, norm or bias gives a relative error near 1.
     """
     ours = last_logits(open_runner(smollm2_file, dtype="bfloat16"), prompts)
-    theirs = torch.cat([_oracle_logits(oracle, ids, 1) for ids in prompts])
     relative = (ours - theirs).norm(dim=1) / theirs.norm(dim=1)
     expected, found = theirs.log_softmax(-1), ours.log_softmax(-1)
     divergence = (expected.exp() * (expected - found)).sum(-1)

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.model, pytest.mark.redis, pytest.mark
 
 SUBJECTS = ("the sea", "a clock", "bread", "Iceland", "a proof", "jazz", "rust", "moss", "an abacus", "rain")
 PROMPTS = tuple(f"Question {i}: what would you tell a child about {SUBJECTS[i % 10]}?\nAnswer:" for i in range(20))
-LONG = " ".join(f"{n} sheep jumped over the wall." for n in range(220))
+LONG = " ".join(f"{n} sheep jumped over the wall." for n in range(100))
 
 
 class Stack:
@@ -165,9 +165,6 @@ async def _some_run(stack: Stack) -> bool:
 
 
 async def _admits_by_redis(stack: Stack, router: int) -> bool:
-    # Breakers close by a probe that succeeds, and probes are made for requests.
-    outcome = await ask(stack.channel(router), question(PROMPTS[0], max_tokens=1))
-    assert outcome.finished, outcome
     return (await stack.list(router)).admission_mode == AdmissionMode.ADMISSION_MODE_REDIS
 
 
@@ -189,6 +186,8 @@ async def _stops_cleanly(stack: Stack) -> None:
     assert [await tier.ended(60) for tier in (*stack.routers, stack.replicas[1])] == [0, 0, 0]
 
 
+# What Redis server holds the books makes no difference to a kill.
+@pytest.mark.parametrize("redis_server", ["valkey"], indirect=True)
 async def test_a_replica_killed_before_its_first_token_costs_no_answer(stack: Stack) -> None:
     questions = [question(f"{LONG} Lot {n}: how many sheep?", max_tokens=4) for n in range(6)]
     alone = [await ask(stack.channel(0), request) for request in questions]
