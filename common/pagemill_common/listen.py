@@ -21,17 +21,17 @@ def check_free(flag: str, address: str) -> None:
     name's callers, while one that this machine does not have is not.
     """
     host, _, port = address.rpartition(":")
-    failures = []
+    failures: list[OSError] = []
+    bound = False
     for family, name in _resolve(flag, address, host.strip("[]"), int(port)):
         try:
             _bind(family, name)
+            bound = True
         except OSError as failure:
             failures.append(failure)
             if failure.errno == errno.EADDRINUSE:
                 raise refusal(flag, address, failure) from failure
-        else:
-            failures.append(None)
-    if None not in failures:
+    if not bound:
         raise refusal(flag, address, failures[0])
 
 

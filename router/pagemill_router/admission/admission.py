@@ -18,6 +18,9 @@ _FRESH = (capacity.Standing.READY, capacity.Standing.DRAINING)
 
 PROBE_SECONDS = 0.5
 """How often Redis is looked at while no request asks it."""
+SETTLE_SECONDS = 1.5
+"""So long a replica has to be watched before what Redis knows of it says anything of Redis: its first heartbeat may
+still be on the way."""
 
 
 class RedisBooks:
@@ -56,6 +59,8 @@ class Admission:
         self._failed = failed
         self._releases: set[asyncio.Task[None]] = set()
         self._looked_at = float("-inf")
+        self._met: dict[str, float] = {}
+        """When each replica was first watched or a candidate, by `name:epoch`."""
 
     @property
     def idle(self) -> bool:
@@ -68,9 +73,6 @@ class Admission:
         answer = await self._by_redis(ask) if self._books is not None else None
         if answer is None:
             answer = admit_locally(ask, self._sends.blocks, _draw_id())
-            self._switch(Mode.LOCAL)
-        else:
-            self._switch(Mode.REDIS)
         if isinstance(answer, Grant):
             self._sends.add(answer.candidate.replica.key, answer.reservation_id, answer.candidate.need)
         return answer
@@ -92,10 +94,24 @@ class Admission:
         """
         while self._books is not None:
             await asyncio.sleep(PROBE_SECONDS)
-            if self._clock() - self._looked_at < PROBE_SECONDS or not self._books.breaker.allow():
-                continue
-            trusted = await self._look(self._books, watched())
-            self._switch(Mode.REDIS if trusted else Mode.LOCAL)
+            if self._clock() - self._looked_at >= PROBE_SECONDS:
+                await self.look(watched)
+
+    async def look(self, watched: Callable[[], Collection[str]]) -> None:
+        """Looks once whether Redis answers as fast as a request needs it to, and knows enough; sets the mode."""
+        self._meet(watched())
+        books = self._books
+        if books is None or not books.breaker.allow():
+            return
+        try:
+            members = await books.pool.members(limit=books.pool.settings.reserve_deadline)
+        except capacity.CapacityUnavailable as trouble:
+            self._gone(trouble.reason.value, str(trouble))
+            return
+        # As they are by the time of the answer: one that has left meanwhile is no witness.
+        present = watched()
+        self._met = {key: at for key, at in self._met.items() if key in present}
+        self._trust(present, [member.figures for member in members])
 
     async def close(self) -> None:
         """Waits for releases under way, and for those of reserves whose callers have gone."""
@@ -118,11 +134,13 @@ class Admission:
             hold=ask.hold,
         )
         self._looked_at = self._clock()
+        self._meet(by_key.keys())
         reply = await self._reserve(request)
         if reply is None:
             return None
         self._told(reply.figures)
-        if not self._trust(by_key.keys(), reply.figures):
+        # Of replicas that have only just come Redis may know nothing yet, which says nothing of Redis.
+        if not self._trust(by_key.keys(), reply.figures) or not redis_trusted(by_key.keys(), _fresh(reply.figures)):
             if isinstance(reply, capacity.Granted):
                 self._give_back(reply.id, reply.replica)
             return None
@@ -137,36 +155,36 @@ class Admission:
         try:
             reply = await self._books.batcher.reserve(request)
         except capacity.CapacityUnavailable as trouble:
-            self._gone(trouble.reason.value)
+            self._gone(trouble.reason.value, str(trouble))
             return None
         if isinstance(reply, capacity.Refused) and reply.reason is capacity.RefusedReason.LATE:
-            self._gone("late")
+            self._gone("late", "late: the reserve came after its time")
             return None
         return reply
 
-    async def _look(self, books: RedisBooks, watched: Collection[str]) -> bool:
-        """Whether Redis answers as fast as a request needs it to, and knows enough."""
-        try:
-            members = await books.pool.members(limit=books.pool.settings.reserve_deadline)
-        except capacity.CapacityUnavailable as trouble:
-            self._gone(trouble.reason.value)
-            return False
-        return self._trust(watched, [member.figures for member in members])
-
-    def _gone(self, reason: str) -> None:
+    def _gone(self, reason: str, told: str) -> None:
         assert self._books is not None
         self._books.breaker.failed(reason)
         self._failed(reason)
+        self._switch(Mode.LOCAL, told)
+
+    def _meet(self, keys: Iterable[str]) -> None:
+        now = self._clock()
+        for key in keys:
+            self._met.setdefault(key, now)
 
     def _trust(self, watched: Collection[str], figures: Iterable[capacity.Figures]) -> bool:
-        """Tells the breaker of an answer. One that knows too few of the replicas is as good as none."""
+        """Takes an answer. One that knows too few of the replicas that have been here a while is as good as none."""
         assert self._books is not None
-        trusted = redis_trusted(watched, {one.replica for one in figures if one.standing in _FRESH})
+        settled = [key for key in watched if self._clock() - self._met.get(key, self._clock()) >= SETTLE_SECONDS]
+        trusted = redis_trusted(settled, _fresh(figures))
         if trusted:
             self._books.breaker.succeeded()
+            self._switch(Mode.REDIS, "redis answers")
         else:
             self._books.breaker.trip("stale")
             self._failed("stale")
+            self._switch(Mode.LOCAL, "stale: fewer than half of the replicas report to redis")
         return trusted
 
     def _give_back(self, reservation_id: str, *replicas: str) -> None:
@@ -181,10 +199,15 @@ class Admission:
         except capacity.CapacityUnavailable as trouble:
             _log.debug("release failed", reason=trouble.reason.value)
 
-    def _switch(self, mode: Mode) -> None:
+    def _switch(self, mode: Mode, reason: str) -> None:
         if mode is not self.mode:
-            _log.warning("admission mode", mode=mode.value, was=self.mode.value)
+            tell = _log.warning if mode is Mode.LOCAL else _log.info
+            tell("admission mode", mode=mode.value, was=self.mode.value, reason=reason)
             self.mode = mode
+
+
+def _fresh(figures: Iterable[capacity.Figures]) -> set[str]:
+    return {one.replica for one in figures if one.standing in _FRESH}
 
 
 def _draw_id() -> str:
