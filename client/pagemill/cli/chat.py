@@ -9,7 +9,6 @@ import time
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from pagemill.aio import AsyncClient
 from pagemill.aio_stream import AsyncGenerateStream
@@ -18,14 +17,19 @@ from pagemill.cli.ask import Pace, show
 from pagemill.cli.calls import Connection
 from pagemill.cli.console import complain, err, note, print_json
 from pagemill.cli.failures import advice, as_json, headline
+from pagemill.cli.temperature import Temperature, for_talking
 from pagemill.errors import PagemillError, TooLong
 from pagemill.options import GenerateOptions
 
-HELP = """/reset          forget the conversation
-/system TEXT    set the system message and forget the conversation; without TEXT, show it
-/exit           leave (Ctrl-D too)
-/help           this text
+HELP = """/reset         forget the conversation
+/system TEXT   set the system message, and forget the conversation
+/system        show the system message
+/exit          leave (Ctrl-D too)
+/help          this text
 Ctrl-C cancels the answer, not the session."""
+
+ALONE = ("/exit", "/quit", "/reset", "/help")
+"""Commands that take no text."""
 
 
 def chat(
@@ -33,7 +37,7 @@ def chat(
     system: o.System = None,
     model: o.Model = None,
     max_tokens: o.MaxTokens = None,
-    temperature: o.Temperature = None,
+    temperature: Temperature = None,
     top_k: o.TopK = None,
     top_p: o.TopP = None,
     min_p: o.MinP = None,
@@ -62,7 +66,7 @@ def chat(
     )
     with Connection(target) as connection:
         served = connection.ask(lambda client: client.model(model))
-        session = Session(connection, asked, system, as_json=json, stats=stats)
+        session = Session(connection, for_talking(asked, served), system, as_json=json, stats=stats)
         interactive = sys.stdin.isatty() and not json
         if interactive:
             _enable_line_editing()
@@ -107,6 +111,8 @@ class Session:
         """Acts on a slash command; False when the session is over."""
         name, _, rest = text.partition(" ")
         match name:
+            case _ if rest.strip() and name in ALONE:
+                note(f"{name} takes no text; nothing done.")
             case "/exit" | "/quit":
                 return False
             case "/reset":
@@ -166,7 +172,11 @@ def _read_line(interactive: bool) -> str:
     console = err()
     colour = console.is_terminal and not console.no_color
     # readline must know which characters take no room, or long lines wrap wrongly.
-    return input("\x01\x1b[1;36m\x02> \x01\x1b[0m\x02" if colour else escape("> "))
+    try:
+        return input("\x01\x1b[1;36m\x02> \x01\x1b[0m\x02" if colour else "> ")
+    except (EOFError, KeyboardInterrupt):
+        console.print()  # What stands at the prompt stays a line of its own.
+        raise
 
 
 def _enable_line_editing() -> None:

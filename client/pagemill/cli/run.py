@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
+from pagemill.aio import AsyncClient
 from pagemill.cli import options as o
 from pagemill.cli import stack as s
 from pagemill.cli.ask import answer
 from pagemill.cli.calls import call
 from pagemill.cli.console import complain, err, note, out
 from pagemill.cli.failures import ExitCode
+from pagemill.cli.temperature import Temperature, for_talking
 from pagemill.local.spans import processes, reserve_replies, tree_lines
 from pagemill.local.spec import StackSpec
 from pagemill.local.stack import LocalStack
@@ -24,8 +27,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PROMPT = "Why is the sky blue?"
 DEFAULT_MAX_TOKENS = 200
-DEFAULT_TEMPERATURE = 0.2
-"""Small models ramble at 1, which is what an unset temperature means for a file without generation defaults."""
 
 _SERVICES = ("pagemill-client", "pagemill-router", "pagemill-replica", "pagemill-engine")
 
@@ -35,7 +36,7 @@ def run(
     model: s.ModelPath = s.DEFAULT,
     system: o.System = None,
     max_tokens: o.MaxTokens = DEFAULT_MAX_TOKENS,
-    temperature: o.Temperature = DEFAULT_TEMPERATURE,
+    temperature: Temperature = None,
     seed: o.Seed = None,
     replicas: Annotated[int, typer.Option("--replicas", min=1, max=64, help="How many replicas.")] = 1,
     redis_url: s.RedisUrl = None,
@@ -57,23 +58,37 @@ def run(
     }
     asked = o.given(max_tokens=max_tokens, temperature=temperature, seed=seed)
     messages = o.chat_messages(prompt, system)
-    if not trace:
-        with s.running(s.make_spec(model, redis_url=redis_url, **settings)) as stack:
-            _ask(stack, prompt, messages, asked)
-        return
+
+    def ask(stack: LocalStack) -> None:
+        err().print(f"[bold]{escape(prompt)}[/bold]", soft_wrap=True)
+        note(call(stack.router_addresses[0], lambda client: _answer(client, prompt, messages, asked)))
+
+    try:
+        if trace:
+            _run_traced(ask, model, redis_url, settings)
+        else:
+            with s.running(s.make_spec(model, redis_url=redis_url, **settings)) as stack:
+                ask(stack)
+    except KeyboardInterrupt:
+        note("stopped.")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+
+
+def _run_traced(
+    ask: Callable[[LocalStack], None], model: str, redis_url: str | None, settings: Mapping[str, object]
+) -> None:
     collector_module = importlib.import_module("pagemill.local.collector")
     with collector_module.Collector() as collector:
         importlib.import_module("pagemill.local.tracing").trace_this_process(collector)
         spec = s.make_spec(model, redis_url=redis_url, otlp_endpoint=collector.endpoint, **settings)
         with s.running(spec) as stack:
-            _ask(stack, prompt, messages, asked)
+            ask(stack)
         # The tiers have sent their last spans before they ended.
         _print_trace(collector, spec)
 
 
-def _ask(stack: LocalStack, prompt: str, messages: list[dict[str, str]], asked: GenerateOptions) -> None:
-    err().print(f"[bold]{escape(prompt)}[/bold]", soft_wrap=True)
-    note(call(stack.router_addresses[0], lambda client: answer(client, prompt, messages, asked)))
+async def _answer(client: AsyncClient, prompt: str, messages: list[dict[str, str]], asked: GenerateOptions) -> str:
+    return await answer(client, prompt, messages, for_talking(asked, await client.model()))
 
 
 def _print_trace(collector: Collector, spec: StackSpec) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import socket
+import sys
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from pagemill.channel import DEFAULT_TARGET
 from pagemill.cli import options as o
 from pagemill.cli import stack as s
 from pagemill.cli.console import note, out, print_json
 from pagemill.cli.failures import ExitCode
+from pagemill.cli.invoked import own_command
 from pagemill.local.stack import LocalStack
 
 WATCH_SECONDS = 0.25
@@ -110,7 +114,7 @@ def _announce(stack: LocalStack, model: str, *, as_json: bool) -> None:
         console.print(f"       {name} at {address}", soft_wrap=True)
     console.print(f"       redis at {stack.redis_url}, logs in {stack.folder}", soft_wrap=True)
     if DEFAULT_TARGET in routers:
-        console.print("try    pagemill chat", soft_wrap=True)
+        console.print(f"try    {escape(own_command(sys.argv[0], Path.cwd()))} chat", soft_wrap=True)
     if routers != [DEFAULT_TARGET]:
         console.print(f"       export PAGEMILL_TARGET={target}", soft_wrap=True)
     note("Ctrl-C stops everything.")

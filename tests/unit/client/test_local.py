@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from pagemill.cli.invoked import own_command
+from pagemill.cli.progress import StartProgress
 from pagemill.local.install import model_advice
 from pagemill.local.models import ModelMissing, resolve_model, served_name
 from pagemill.local.packages import unmet
@@ -130,3 +134,49 @@ def test_processors_are_counted_where_affinity_is_unknown(monkeypatch: pytest.Mo
     assert processors() == 6
     monkeypatch.setattr("os.cpu_count", lambda: None)
     assert processors() == 1
+
+
+@pytest.mark.parametrize(
+    ("started", "typed"),
+    [
+        ("/home/me/clone/.venv/bin/pagemill", ".venv/bin/pagemill"),
+        (".venv/bin/pagemill", ".venv/bin/pagemill"),
+        ("/opt/x/bin/pagemill", "/opt/x/bin/pagemill"),
+        ("/home/me/clone/my venv/pagemill", "'my venv/pagemill'"),
+        ("-c", "pagemill"),
+    ],
+)
+def test_advice_names_the_command_as_it_can_be_typed(
+    started: str, typed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path if started.startswith(".") else Path("/home/me/clone")
+    assert own_command(started, folder) == typed
+
+
+def test_a_command_on_the_path_needs_no_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    command = tmp_path / "pagemill"
+    command.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert own_command(str(command), tmp_path) == "pagemill"
+    assert own_command("/opt/other/bin/pagemill", tmp_path) == "/opt/other/bin/pagemill"
+
+
+def warm_up(*, seconds: float, terminal: bool) -> str:
+    """What a screen shows of a replica that has been warming up for so long."""
+    out = io.StringIO()
+    now = [0.0]
+    progress = StartProgress(Console(file=out, force_terminal=terminal, width=80), lambda: now[0])
+    with progress:
+        progress("replica-0", TierStatus(stage="weights", fraction=0.5))
+        now[0] = 50.0
+        progress("replica-0", TierStatus(stage="warm-up", fraction=0.25))
+        now[0] += seconds
+    return out.getvalue()
+
+
+def test_a_long_warm_up_says_that_it_compiles_and_a_short_one_does_not() -> None:
+    assert "compiling kernels, first time: ~1 minute" in warm_up(seconds=5, terminal=True), "and fits 80 columns"
+    assert "compiling" not in warm_up(seconds=1, terminal=True)
+    assert "replica-0: warm-up (compiling kernels, first time" in warm_up(seconds=0, terminal=False)
