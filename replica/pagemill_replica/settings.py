@@ -90,6 +90,12 @@ class ReplicaSettings(TierSettings):
     stall_after: Duration = Field(
         60.0, gt=0, description="Readiness ends when the engine has work and makes no step for this long."
     )
+    stall_exit: Duration | None = Field(
+        None,
+        gt=0,
+        description="The process ends with status 1, its streams with UNAVAILABLE, when the engine has work and makes "
+        "no step for this long, so that it is started anew; by default three times --stall-after.",
+    )
     drain_settle: Duration = Field(
         3.0, ge=0, description="After SIGTERM, how long new calls are still taken while routers notice."
     )
@@ -112,6 +118,8 @@ class ReplicaSettings(TierSettings):
             yield Contradiction("model", "name a GGUF file or a Hugging Face folder")
         if self.default_timeout > self.max_stream_seconds:
             yield Contradiction("default_timeout", "longer than --max-stream-seconds", ("max_stream_seconds",))
+        if self.stall_exit is not None and self.stall_exit < self.stall_after:
+            yield Contradiction("stall_exit", "shorter than --stall-after", ("stall_after",))
         budget = self.token_budget or TOKEN_BUDGETS[self.device]
         if self.max_running is not None and budget < self.max_running:
             text = f"{budget} is below --max-running; every running request takes a token in each step"
@@ -125,6 +133,11 @@ class ReplicaSettings(TierSettings):
         """The model, which the check has found to be named."""
         assert self.model is not None
         return self.model
+
+    @property
+    def hang_limit(self) -> float:
+        """Seconds without a step after which the engine is given up on."""
+        return 3 * self.stall_after if self.stall_exit is None else self.stall_exit
 
     @property
     def served_name(self) -> str:

@@ -149,14 +149,17 @@ class ReplicaApp:
         await stack.enter_async_context(beats)
 
     async def _until_over(self, front: Front) -> int:
-        """Waits for whichever comes first: a finished drain, a dead engine, an order to stop at once."""
+        """Waits for what comes first: a finished drain, a dead or hanging engine, an order to stop at once."""
         drained = asyncio.create_task(front.drain.run())
         lost = asyncio.create_task(self._engine_lost.wait())
+        hung = asyncio.create_task(front.hang.wait())
         stopped = asyncio.create_task(self._stop.wait())
-        done, rest = await asyncio.wait({drained, lost, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        done, rest = await asyncio.wait({drained, lost, hung, stopped}, return_when=asyncio.FIRST_COMPLETED)
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+        if hung in done:
+            self._on_engine_exit(hung.result())
         if stopped in done:
             front.close_streams()
         self._status.update(stage="stopping", ready=False)

@@ -25,6 +25,7 @@ from pagemill_replica.front.drain import Drain, DrainTimes
 from pagemill_replica.front.gate import Gate
 from pagemill_replica.front.generation_service import GenerationServicer
 from pagemill_replica.front.generator import Generator
+from pagemill_replica.front.hang import HangWatch
 from pagemill_replica.front.health import ReadinessWatch
 from pagemill_replica.front.ledger import Ledger
 from pagemill_replica.front.link import EngineLink
@@ -70,6 +71,7 @@ class Front:
             clock=clock,
             on_change=self._on_readiness,
         )
+        self.hang = HangWatch(self._progress, limit=settings.hang_limit, clock=clock)
         self.view.why_not_ready = self.readiness.why_not
         self.view.engine_pid = lambda: self.engine.pid if self.engine is not None else 0
         self._served = served
@@ -115,7 +117,7 @@ class Front:
             self.view.link.on_report(report)
 
     def on_engine_lost(self, reason: str) -> None:
-        """The engine process has died."""
+        """The engine process has died, or has been given up on."""
         if self.view.link is not None:
             self.view.link.on_lost(reason)
         self.readiness.judge()

@@ -27,6 +27,16 @@ def not_ready_because(progress: Progress, *, draining: bool, now: float, stall_a
         return "the model is loading"
     if draining:
         return "draining"
-    if progress.busy and now - progress.last_step > stall_after:
-        return f"the engine has work and has made no step for {now - progress.last_step:.0f} s"
+    if stalled_for(progress, now) > stall_after:
+        return stall_text(stalled_for(progress, now))
     return ""
+
+
+def stalled_for(progress: Progress, now: float) -> float:
+    """Seconds for which a live engine has had work and made no step; 0 where it has none or is not up."""
+    return now - progress.last_step if progress.warm and progress.alive and progress.busy else 0.0
+
+
+def stall_text(seconds: float) -> str:
+    """A stall in words."""
+    return f"the engine has work and has made no step for {seconds:.0f} s"

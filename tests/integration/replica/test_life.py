@@ -147,8 +147,20 @@ async def test_engine_that_hangs_turns_readiness_off_and_timeouts_still_hold() -
         assert not (await one.state()).ready
 
 
+async def test_engine_that_hangs_for_good_ends_streams_and_process() -> None:
+    async with replica("--stall-after", "0.5s", "--stall-exit", "1.5s", script="delay=0.002,hang_id=1234") as one:
+        running = one.generation.Generate(ask(4000))
+        await running.read()
+        hanging = one.generation.Generate(ask(4, token_ids=pb.TokenIds(ids=[5, 1234])))
+        assert (await status(running)).reason == "PARTIAL_OUTPUT"
+        found = await status(hanging)
+        assert (found.code, found.reason) == (grpc.StatusCode.UNAVAILABLE, "REPLICA_LOST")
+        assert await one.tier.ended() == 1
+        assert "has made no step for" in one.tier.status["error"]
+
+
 async def test_idle_replica_stays_ready() -> None:
-    async with replica("--stall-after", "0.5s") as one:
+    async with replica("--stall-after", "0.5s", "--stall-exit", "0.5s") as one:
         await asyncio.sleep(1.5)
         assert await serving(one)
 

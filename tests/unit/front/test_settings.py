@@ -20,6 +20,7 @@ MODEL = str(Path(__file__).parent)
         (["--token-budget", "8", "--max-running", "9"], "--token-budget: 8 is below --max-running"),
         (["--max-running", "513"], "--token-budget: 512 is below --max-running"),
         (["--listen", "0.0.0.0:1", "--redis-url", "redis://r"], "--advertise: needed"),
+        (["--stall-exit", "59s"], "--stall-exit: shorter than --stall-after"),
         (["--name", "a b"], "--name: String should match"),
         (["--model", "/nope.gguf"], "--model: '/nope.gguf' is not a file or folder that exists"),
         (["--device", "cuda"], "--device: Input should be 'cpu'"),
@@ -53,3 +54,8 @@ def test_address_told_to_routers(flags: list[str], address: str) -> None:
 def test_served_name_is_that_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "Small-1.gguf").touch()
     assert ReplicaSettings.parse(["--model", str(tmp_path / "Small-1.gguf")]).served_name == "Small-1"
+
+
+def test_a_hanging_engine_is_given_up_on_after_three_times_the_stall_limit_unless_told_otherwise() -> None:
+    assert ReplicaSettings.parse(["--model", MODEL, "--stall-after", "7s"]).hang_limit == 21.0
+    assert ReplicaSettings.parse(["--model", MODEL, "--stall-exit", "2m"]).hang_limit == 120.0
