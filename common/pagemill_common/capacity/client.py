@@ -161,7 +161,7 @@ class CapacityPool:
         self._clock.update(now_ms)
         if not roster:
             return []
-        replicas = sorted(key.decode() for key in roster)
+        replicas = sorted(key.decode(errors="replace") for key in roster)
         async with self._redis.pipeline(transaction=False) as pipe:
             for replica in replicas:
                 pipe.hgetall(self.keys.record(replica))

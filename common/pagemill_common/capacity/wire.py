@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,12 @@ from pagemill_common.capacity.types import (
 )
 
 Args = list[str | int | float]
+
+_MAX_COUNT = 2**32 - 1
+_MAX_TIME = 10**13 - 1
+"""As MAX_COUNT and MAX_TIME of common.lua."""
+_WHOLE = re.compile(r"[0-9]+")
+_DECIMAL = re.compile(r"[0-9]+\.?[0-9]*")
 
 
 def milliseconds(seconds: float) -> int:
@@ -154,15 +161,15 @@ def decode_members(
 ) -> list[Member]:
     """Members from the record and the pending values of each replica, two answers for each.
 
-    A record that has expired is left out. Of several epochs at one address the youngest stays: one process listens
-    there.
+    A record that has expired, or is of another replica, is left out; one with figures that cannot be read is stale. Of
+    several epochs at one address the youngest stays: one process listens there.
     """
     found: dict[str, Member] = {}
     for replica, raw, pending in zip(replicas, answers[::2], answers[1::2], strict=True):
-        fields = {k.decode(): v.decode() for k, v in raw.items()}
-        if "name" not in fields or "at" not in fields:
+        fields = {_text(name): _text(value) for name, value in raw.items()}
+        if "at" not in fields or f"{fields.get('name')}:{fields.get('epoch')}" != replica:
             continue
-        member = _member(replica, fields, [v.decode() for v in pending], now_ms, settings)
+        member = _member(replica, fields, [_text(entry) for entry in pending], now_ms, settings)
         other = found.get(member.address)
         if other is None or other.since < member.since:
             found[member.address] = member
@@ -172,42 +179,75 @@ def decode_members(
 def _member(
     replica: str, fields: Mapping[str, str], pending: Iterable[str], now_ms: int, settings: CapacitySettings
 ) -> Member:
-    age = now_ms - int(fields["at"])
-    standing = Standing.DRAINING if fields["draining"] == "1" else Standing.READY
-    if not 0 <= age <= milliseconds(settings.stale_after):
-        standing = Standing.STALE
-    max_ttl = milliseconds(settings.max_ttl)
-    figures = Figures(
-        replica=replica,
-        standing=standing,
-        capacity=int(fields["capacity"]),
-        used=int(fields["used"]),
-        committed=int(fields["committed"]),
-        pending=_live_sum(pending, now_ms, max_ttl),
-        held=_live_sum([fields["hold"]] if "hold" in fields else [], now_ms, max_ttl),
-        waiting=int(fields["waiting"]),
-        running=int(fields["running"]),
-        tokens_per_second=float(fields["throughput"]),
-        block_size=int(fields["block_size"]),
-        age=age / 1000,
-    )
+    try:
+        figures = _record_figures(replica, fields, pending, now_ms, settings)
+    except (KeyError, ValueError):
+        figures = Figures(replica, Standing.STALE)
+    name, epoch = replica.split(":")
     return Member(
-        name=fields["name"],
-        epoch=fields["epoch"],
-        address=fields["address"],
-        model=fields["model"],
-        model_id=fields["model_id"],
-        block_size=int(fields["block_size"]),
-        since=int(fields["since"]) / 1000,
+        name=name,
+        epoch=epoch,
+        address=fields.get("address", ""),
+        model=fields.get("model", ""),
+        model_id=fields.get("model_id", ""),
+        block_size=figures.block_size,
+        since=_since(fields) / 1000,
         figures=figures,
     )
 
 
-def _live_sum(entries: Iterable[str], now_ms: int, max_ttl: int) -> int:
-    """The needs of '<expiry ms> <need> ...' entries that live, by the rule of common.lua."""
-    total = 0
-    for entry in entries:
-        expiry, need = entry.split(" ")[:2]
-        if now_ms < int(expiry) <= now_ms + max_ttl:
-            total += int(need)
-    return total
+def _record_figures(
+    replica: str, fields: Mapping[str, str], pending: Iterable[str], now_ms: int, settings: CapacitySettings
+) -> Figures:
+    """By the rules of reserve.lua. Raises KeyError or ValueError where that script would find the record unreadable."""
+    age = now_ms - _whole(fields["at"], _MAX_TIME)
+    standing = Standing.DRAINING if fields["draining"] == "1" else Standing.READY
+    if not 0 <= age <= milliseconds(settings.stale_after):
+        standing = Standing.STALE
+    max_ttl = milliseconds(settings.max_ttl)
+    return Figures(
+        replica=replica,
+        standing=standing,
+        capacity=_whole(fields["capacity"], _MAX_COUNT),
+        used=_whole(fields["used"], _MAX_COUNT),
+        committed=_whole(fields["committed"], _MAX_COUNT),
+        pending=sum(_live_need(entry, now_ms, max_ttl) for entry in pending),
+        held=_live_need(fields.get("hold", ""), now_ms, max_ttl),
+        waiting=_whole(fields["waiting"], _MAX_COUNT),
+        running=_whole(fields["running"], _MAX_COUNT),
+        tokens_per_second=_decimal(fields["throughput"], _MAX_COUNT),
+        block_size=_whole(fields["block_size"], _MAX_COUNT),
+        age=age / 1000,
+    )
+
+
+def _live_need(entry: str, now_ms: int, max_ttl: int) -> int:
+    """The need of a '<expiry ms> <need> ...' entry; 0 where it is dead by the rule of common.lua."""
+    expiry, _, rest = entry.partition(" ")
+    try:
+        need = _whole(rest.partition(" ")[0], _MAX_COUNT)
+        return need if now_ms < _whole(expiry, _MAX_TIME) <= now_ms + max_ttl else 0
+    except ValueError:
+        return 0
+
+
+def _since(fields: Mapping[str, str]) -> int:
+    try:
+        return _whole(fields["since"], _MAX_TIME)
+    except (KeyError, ValueError):
+        return 0
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode(errors="replace")
+
+
+def _whole(text: str, most: int) -> int:
+    """The number that `whole` of common.lua reads; ValueError where that reads none."""
+    return int(_decimal(text, most, _WHOLE))
+
+
+def _decimal(text: str, most: int, form: re.Pattern[str] = _DECIMAL) -> float:
+    if not form.fullmatch(text) or not (number := float(text)) <= most:
+        raise ValueError(f"{text[:32]!r} is no number up to {most}")
+    return number

@@ -1,10 +1,14 @@
--- What a field of the protocol's messages can hold, and the last time that has 13 digits. Text that is no whole number
--- within its bound was not written by these scripts: an entry counts as dead then, and a record as stale.
+-- What a field of the protocol's messages can hold, and the last time that has 13 digits. Text that is no number within
+-- its bound was not written by these scripts: an entry counts as dead then, and a record as stale.
 local MAX_COUNT, MAX_TIME = 4294967295, 9999999999999
 
-local function whole(text, most)
-  local number = tonumber(string.match(text or '', '^%d+$'))
+local function decimal(text, most, form)
+  local number = tonumber(string.match(text or '', form or '^%d+%.?%d*$'))
   return number and number <= most and number or nil
+end
+
+local function whole(text, most)
+  return decimal(text, most, '^%d+$')
 end
 
 -- A promise ends at its expiry, and counts for nothing when it claims to live longer than any promise may:

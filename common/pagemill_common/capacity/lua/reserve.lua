@@ -9,26 +9,19 @@ local replicas = {}
 
 local COUNTS = { 'capacity', 'used', 'committed', 'waiting', 'running', 'block_size' }
 
--- Figures of a record, zero each where one of them cannot be read.
-local function read_figures(key, f)
-  local figures = { replica = key, throughput = tonumber(string.match(f[3] or '', '^%d+%.?%d*$')) }
+-- Figures from `counts` and `throughput` of a record, and whether all can be read; zeros where one cannot.
+local function read_figures(key, counts, throughput)
+  local figures, zeros = { replica = key, throughput = decimal(throughput, MAX_COUNT) }, { replica = key, throughput = 0 }
   local readable = figures.throughput ~= nil
   for i, name in ipairs(COUNTS) do
-    figures[name] = whole(f[3 + i], MAX_COUNT)
+    figures[name], zeros[name] = whole(counts[i], MAX_COUNT), 0
     readable = readable and figures[name] ~= nil
   end
-  if readable then
-    return figures, true
-  end
-  figures.throughput = 0
-  for _, name in ipairs(COUNTS) do
-    figures[name] = 0
-  end
-  return figures, false
+  return readable and figures or zeros, readable
 end
 
-local function standing_of(at, draining, readable)
-  if not readable or at > now or now - at > ask.stale then
+local function standing_of(at, draining)
+  if not at or at > now or now - at > ask.stale then
     return 'stale'
   end
   if draining == '1' then
@@ -39,13 +32,13 @@ end
 
 for i, key in ipairs(ask.replicas) do
   local record, pending = KEYS[2 * i - 1], KEYS[2 * i]
-  local f = redis.call('HMGET', record, 'at', 'draining', 'throughput', unpack(COUNTS))
-  local at = whole(f[1], MAX_TIME)
-  local figures, readable = read_figures(key, f)
-  figures.standing = f[1] and standing_of(at, f[2], at and readable) or 'unknown'
+  local told = redis.call('HMGET', record, 'at', 'draining', 'throughput', 'hold')
+  local figures, readable = read_figures(key, redis.call('HMGET', record, unpack(COUNTS)), told[3])
+  local at = whole(told[1], MAX_TIME)
+  figures.standing = told[1] and standing_of(readable and at, told[2]) or 'unknown'
   figures.age = at and now - at or -1
   figures.pending = pending_blocks(pending, now, ask.max_ttl, ask.reap)
-  local hold = take_hold(record, redis.call('HGET', record, 'hold'), now, ask.max_ttl)
+  local hold = take_hold(record, told[4], now, ask.max_ttl)
   replicas[i] = { record = record, pending_key = pending, hold = hold, figures = figures }
 end
 
