@@ -14,8 +14,9 @@ import grpc.aio
 from pagemill.answer import Chunk
 from pagemill.errors import PagemillError
 from pagemill.status import error_from_status
-from pagemill.stream import AnswerView, with_target
+from pagemill.stream import AnswerView
 from pagemill.tracing import CallSpan
+from pagemill.unanswered import explained
 from pagemill.v1 import generation_pb2
 
 
@@ -96,10 +97,11 @@ class AsyncGenerateStream(AnswerView, AsyncIterator[Chunk]):
                 self._end()
 
 
-def error_from_aio(error: grpc.aio.AioRpcError, target: str) -> PagemillError:
-    """The exception for what an asyncio call raised."""
+def error_from_aio(error: grpc.aio.AioRpcError, target: str, *, only_routers: bool = False) -> PagemillError:
+    """The exception for what an asyncio call raised; `only_routers` as for `explained`."""
     trailers = [(str(key), value) for key, value in error.trailing_metadata() or ()]
-    return with_target(error_from_status(error.code(), error.details() or "", trailers), target)
+    known = error_from_status(error.code(), error.details() or "", trailers)
+    return explained(known, target, only_routers=only_routers)
 
 
 def _task_is_cancelling() -> bool:

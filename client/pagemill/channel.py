@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 from collections.abc import Mapping
+
+from pagemill.target import grpc_target
 
 TARGET_VARIABLE = "PAGEMILL_TARGET"
 DEFAULT_TARGET = "127.0.0.1:8450"
@@ -26,23 +27,19 @@ def resolve_target(target: str | None, environment: Mapping[str, str] = os.envir
 
     Several `host:port` with commas between them become one target, over which calls go in turn, when every host is a
     numeric address; names go through DNS (`dns:///name:port` yields all its addresses).
+
+    Raises:
+        ValueError: for a target by which no server can be reached; it says what to write.
+
     """
-    chosen = (target or environment.get(TARGET_VARIABLE) or DEFAULT_TARGET).strip()
-    parts = [part.strip() for part in chosen.split(",") if part.strip()]
-    if "/" in chosen or chosen.startswith(("ipv4:", "ipv6:")):
-        return chosen
-    if len(parts) < 2:
-        return parts[0] if parts else chosen
-    versions = {_ip_version(part) for part in parts}
-    if len(versions) != 1 or None in versions:
-        raise ValueError(f"target {chosen!r}: a list needs numeric addresses of one family, such as 10.0.0.1:8450")
-    return f"ipv{versions.pop()}:" + ",".join(parts)
+    return grpc_target((target or environment.get(TARGET_VARIABLE) or DEFAULT_TARGET).strip())
 
 
-def service_config(max_attempts: int = _MAX_ATTEMPTS) -> str:
+def service_config(max_attempts: int = _MAX_ATTEMPTS, *, only_healthy: bool = True) -> str:
     """The service config as JSON: round robin over healthy servers, UNAVAILABLE retried, nothing else.
 
-    A streaming call is retried only while the server has sent nothing, which is what gRPC itself guarantees.
+    A streaming call is retried only while the server has sent nothing, which is what gRPC itself guarantees. Without
+    `only_healthy` servers that say they are not ready get calls too: they still tell why.
     """
     services = ("pagemill.v1.GenerationService", "pagemill.v1.AdminService")
     method: dict[str, object] = {"name": [{"service": service} for service in services]}
@@ -54,19 +51,18 @@ def service_config(max_attempts: int = _MAX_ATTEMPTS) -> str:
             "backoffMultiplier": 2,
             "retryableStatusCodes": ["UNAVAILABLE"],
         }
-    return json.dumps(
-        {
-            "loadBalancingConfig": [{"round_robin": {}}],
-            "healthCheckConfig": {"serviceName": ""},
-            "methodConfig": [method],
-        }
-    )
+    config: dict[str, object] = {"loadBalancingConfig": [{"round_robin": {}}], "methodConfig": [method]}
+    if only_healthy:
+        config["healthCheckConfig"] = {"serviceName": ""}
+    return json.dumps(config)
 
 
-def channel_options(user_agent: str, max_attempts: int = _MAX_ATTEMPTS) -> list[tuple[str, str | int]]:
+def channel_options(
+    user_agent: str, max_attempts: int = _MAX_ATTEMPTS, *, only_healthy: bool = True
+) -> list[tuple[str, str | int]]:
     """The channel's arguments."""
     return [
-        ("grpc.service_config", service_config(max_attempts)),
+        ("grpc.service_config", service_config(max_attempts, only_healthy=only_healthy)),
         # A target's own TXT records must not override what callers of this library rely on.
         ("grpc.service_config_disable_resolution", 1),
         ("grpc.enable_retries", 1),
@@ -91,11 +87,3 @@ def channel_options(user_agent: str, max_attempts: int = _MAX_ATTEMPTS) -> list[
 def grpc_deadline(timeout: float | None) -> float | None:
     """Seconds for the gRPC call where the request has this timeout."""
     return None if timeout is None else timeout + DEADLINE_MARGIN
-
-
-def _ip_version(address: str) -> int | None:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return ipaddress.ip_address(host).version
-    except ValueError:
-        return None

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from importlib import metadata as package_metadata
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import grpc
 
 from pagemill.answer import Answer, answer_from
 from pagemill.channel import DEADLINE_MARGIN, channel_options, grpc_deadline, resolve_target, service_config
-from pagemill.errors import PagemillError
+from pagemill.errors import NotReady, PagemillError
 from pagemill.options import ChatTurn, GenerateOptions
-from pagemill.request import build_request, build_tokenize, check_timeout
+from pagemill.request import build_detokenize, build_request, build_tokenize, check_timeout, name_request
 from pagemill.stream import GenerateStream, error_from_call
 from pagemill.tracing import start_span
 from pagemill.v1 import admin_pb2, admin_pb2_grpc, generation_pb2, generation_pb2_grpc, model_pb2
 
 _Request = TypeVar("_Request")
 _Response = TypeVar("_Response")
+
+if TYPE_CHECKING:
+    _Method = Callable[..., Any] | grpc.UnaryUnaryMultiCallable[_Request, _Response]
 
 Metadata = Sequence[tuple[str, str | bytes]]
 
@@ -42,6 +46,10 @@ class Client:
         credentials: TLS credentials. None connects in plain text.
         metadata: sent with every call.
         max_attempts: tries of a call that gets UNAVAILABLE before any output, 1 to 5; 1 switches retries off.
+        random_bytes: where the ids of requests without one come from; like os.urandom.
+
+    Raises:
+        ValueError: for a target that no call could reach; it says how to write one.
 
     """
 
@@ -53,6 +61,7 @@ class Client:
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Metadata = (),
         max_attempts: int = 3,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         check_timeout(timeout)
         self.target = resolve_target(target)
@@ -60,14 +69,13 @@ class Client:
         self._timeout = timeout
         self._metadata = tuple(metadata)
         self._max_attempts = max_attempts
-        options = channel_options(user_agent(), max_attempts)
-        self._channel = (
-            grpc.insecure_channel(self.target, options)
-            if credentials is None
-            else grpc.secure_channel(self.target, credentials, options)
-        )
-        self._generation = generation_pb2_grpc.GenerationServiceStub(self._channel)
-        self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)
+        self._random_bytes = random_bytes
+        self._healthy = self._open(credentials, only_healthy=True)
+        # Connects when a call needs it: what a server that is not ready says of itself.
+        self._any = self._open(credentials, only_healthy=False)
+        self._generation = generation_pb2_grpc.GenerationServiceStub(self._healthy)
+        self._unready = generation_pb2_grpc.GenerationServiceStub(self._any)
+        self._admin = admin_pb2_grpc.AdminServiceStub(self._any)
 
     def generate(
         self,
@@ -85,7 +93,7 @@ class Client:
             InvalidRequest: for values that do not fit the wire. All other errors come from the iteration.
 
         """
-        request = self._request(prompt, messages, token_ids, options)
+        request = name_request(self._request(prompt, messages, token_ids, options), self._random_bytes)
         span = start_span(request)
         call = self._generation.Generate(
             request,
@@ -108,7 +116,7 @@ class Client:
             PagemillError: for whatever status the server answers with.
 
         """
-        request = self._request(prompt, messages, token_ids, options)
+        request = name_request(self._request(prompt, messages, token_ids, options), self._random_bytes)
         span = start_span(request)
         try:
             answer = answer_from(
@@ -140,7 +148,7 @@ class Client:
     ) -> generation_pb2.TokenizeResponse:
         """The token ids that `generate` would use for a text or a chat, with the pieces they stand for."""
         request = build_tokenize(text, messages, model, add_special_tokens)
-        return self._call(self._generation.Tokenize, request, timeout)
+        return self._look(self._generation.Tokenize, self._unready.Tokenize, request, timeout)
 
     def detokenize(
         self,
@@ -151,32 +159,31 @@ class Client:
         timeout: float | None = None,
     ) -> str:
         """The text that token ids stand for."""
-        request = generation_pb2.DetokenizeRequest(
-            model=model or "", token_ids=token_ids, skip_special_tokens=skip_special_tokens
-        )
-        return self._call(self._generation.Detokenize, request, timeout).text
+        request = build_detokenize(token_ids, model, skip_special_tokens)
+        return self._look(self._generation.Detokenize, self._unready.Detokenize, request, timeout).text
 
     def models(self, *, timeout: float | None = None) -> list[model_pb2.Model]:
         """The models that ready replicas serve."""
-        return list(self._call(self._generation.ListModels, generation_pb2.ListModelsRequest(), timeout).models)
+        request = generation_pb2.ListModelsRequest()
+        return list(self._look(self._generation.ListModels, self._unready.ListModels, request, timeout).models)
 
     def model(self, name: str | None = None, *, timeout: float | None = None) -> model_pb2.Model:
         """One model by name or alias; the only one where left out. Raises ModelNotFound where none serves it."""
         request = generation_pb2.GetModelRequest(model=name or "")
-        return self._call(self._generation.GetModel, request, timeout).model
+        return self._look(self._generation.GetModel, self._unready.GetModel, request, timeout).model
 
     def replicas(self, *, timeout: float | None = None) -> admin_pb2.ListReplicasResponse:
         """The replicas that the router knows, how it admits, and its policy."""
-        return self._call(self._admin.ListReplicas, admin_pb2.ListReplicasRequest(), timeout)
+        return self._steer(self._admin.ListReplicas, admin_pb2.ListReplicasRequest(), timeout)
 
     def cordon(self, replica: str, *, reason: str = "", timeout: float | None = None) -> admin_pb2.ReplicaStatus:
         """Has the router send a replica no further requests until `uncordon`."""
         request = admin_pb2.CordonRequest(replica=replica, reason=reason)
-        return self._call(self._admin.Cordon, request, timeout).replica
+        return self._steer(self._admin.Cordon, request, timeout).replica
 
     def uncordon(self, replica: str, *, timeout: float | None = None) -> admin_pb2.ReplicaStatus:
         """Takes a cordon back."""
-        return self._call(self._admin.Uncordon, admin_pb2.UncordonRequest(replica=replica), timeout).replica
+        return self._steer(self._admin.Uncordon, admin_pb2.UncordonRequest(replica=replica), timeout).replica
 
     def explain(
         self,
@@ -188,7 +195,7 @@ class Client:
     ) -> admin_pb2.ExplainRouteResponse:
         """Says where the router would send a request and why, and sends it nowhere."""
         request = self._request(prompt, messages, token_ids, options)
-        return self._call(
+        return self._steer(
             self._admin.ExplainRoute, admin_pb2.ExplainRouteRequest(request=request), self._timeout_of(options)
         )
 
@@ -198,7 +205,8 @@ class Client:
 
     def close(self) -> None:
         """Closes the connections; calls under way are cancelled."""
-        self._channel.close()
+        self._healthy.close()
+        self._any.close()
 
     def __enter__(self) -> Self:
         return self
@@ -207,6 +215,12 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _open(self, credentials: grpc.ChannelCredentials | None, *, only_healthy: bool) -> grpc.Channel:
+        options = channel_options(user_agent(), self._max_attempts, only_healthy=only_healthy)
+        if credentials is None:
+            return grpc.insecure_channel(self.target, options)
+        return grpc.secure_channel(self.target, credentials, options)
 
     def _request(
         self,
@@ -220,14 +234,32 @@ class Client:
     def _timeout_of(self, options: GenerateOptions) -> float | None:
         return with_default_timeout(options, self._timeout).get("timeout")
 
+    def _look(
+        self,
+        method: _Method[_Request, _Response],
+        unready: _Method[_Request, _Response],
+        request: _Request,
+        timeout: float | None,
+    ) -> _Response:
+        """A call that needs no ready replica: to a ready server, else to any."""
+        try:
+            return self._call(method, request, timeout)
+        except NotReady:
+            return self._call(unready, request, timeout)
+
+    def _steer(self, method: _Method[_Request, _Response], request: _Request, timeout: float | None) -> _Response:
+        """A call that only routers answer."""
+        return self._call(method, request, timeout, only_routers=True)
+
     def _call(
         self,
-        method: Callable[..., Any] | grpc.UnaryUnaryMultiCallable[_Request, _Response],
+        method: _Method[_Request, _Response],
         request: _Request,
         timeout: float | None,
         *,
         extra_metadata: Metadata = (),
         margin: float = 0.0,
+        only_routers: bool = False,
     ) -> _Response:
         check_timeout(timeout)
         seconds = timeout if timeout is not None else self._timeout
@@ -238,7 +270,7 @@ class Client:
                 metadata=(*self._metadata, *extra_metadata),
             )
         except grpc.RpcError as error:
-            raise error_from_call(error, self.target) from None
+            raise error_from_call(error, self.target, only_routers=only_routers) from None
         return response
 
 

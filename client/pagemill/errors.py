@@ -122,6 +122,10 @@ class Unavailable(PagemillError):
     default_code = grpc.StatusCode.UNAVAILABLE
 
 
+class NotReady(Unavailable):
+    """A server is there, and its health check says that it is not ready; nothing was sent to it."""
+
+
 class ReplicaLost(Unavailable):
     """The replica failed and no other could go on. Nothing was delivered where `tokens_per_choice` is empty."""
 

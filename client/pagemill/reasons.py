@@ -35,6 +35,8 @@ class Reason(StrEnum):
     """The caller left too much output unread."""
     NO_REPLICA = "NO_REPLICA"
     """No replica is ready."""
+    NOT_READY = "NOT_READY"
+    """The server's health check says that it is not ready. Noticed by the client, which sends nothing then."""
     DRAINING = "DRAINING"
     """The server takes no new requests, or closes what is left."""
     WRONG_EPOCH = "WRONG_EPOCH"

@@ -1,61 +1,22 @@
 """From keyword arguments to the request of the wire. Pure.
 
 Whatever cannot be put on the wire at all (a text where a number belongs, a negative count) raises `InvalidRequest`
-here, in the same form in which a server reports a value that is out of range; all other checks are the server's.
+here, in the same form in which a server reports a value that is out of range; all other checks are the server's. A
+request that cannot be sent is held against the contract's ranges too, so that its caller hears of everything at once.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 
-from google.protobuf.message import Message
-
-from pagemill.errors import InvalidRequest, Violation
+from pagemill.errors import Violation
+from pagemill.fields import FIELDS, Writer, invalid, shown
 from pagemill.options import ChatTurn, GenerateOptions
+from pagemill.ranges import SAMPLING
 from pagemill.v1 import generation_pb2 as pb
-
-_FIELDS: dict[str, str] = {
-    "model": "model",
-    "request_id": "request_id",
-    "max_tokens": "stop.max_tokens",
-    "min_tokens": "stop.min_tokens",
-    "stop": "stop.strings",
-    "stop_token_ids": "stop.token_ids",
-    "include_stop": "stop.include_stop",
-    "ignore_end_of_text": "stop.ignore_end_of_text",
-    "temperature": "sampling.temperature",
-    "top_k": "sampling.top_k",
-    "top_p": "sampling.top_p",
-    "min_p": "sampling.min_p",
-    "repetition_penalty": "sampling.repetition_penalty",
-    "frequency_penalty": "sampling.frequency_penalty",
-    "presence_penalty": "sampling.presence_penalty",
-    "logit_bias": "sampling.logit_bias",
-    "banned_token_ids": "sampling.banned_token_ids",
-    "seed": "sampling.seed",
-    "skip_special_tokens": "output.skip_special_tokens",
-    "return_token_ids": "output.token_ids",
-    "logprobs": "output.logprobs.top",
-    "prompt_logprobs": "output.logprobs.prompt",
-    "processed_logprobs": "output.logprobs.processed",
-    "add_special_tokens": "add_special_tokens",
-    "truncate_prompt": "truncate_prompt",
-    "add_generation_prompt": "chat.add_generation_prompt",
-    "template_variables": "chat.template_variables_json",
-    "allow_approximate_resume": "allow_approximate_resume",
-    "n": "n",
-    "priority": "priority",
-    "tenant": "tenant",
-    "cache_salt": "cache_salt",
-    "session_key": "session_key",
-    "adapter": "adapter",
-    "json_schema": "structured_output.json_schema",
-    "regex": "structured_output.regex",
-    "grammar": "structured_output.grammar",
-}
-"""Option to the path of the field it sets; `timeout` is apart because it is a message of its own."""
 
 
 def build_request(
@@ -71,18 +32,30 @@ def build_request(
         TypeError: for an option that does not exist.
 
     """
-    unknown = set(options) - _FIELDS.keys() - {"timeout"}
+    unknown = set(options) - FIELDS.keys() - {"timeout"}
     if unknown:
         raise TypeError(f"unknown option {', '.join(sorted(unknown))}; see pagemill.GenerateOptions")
     request = pb.GenerateRequest()
-    writer = _Writer(request)
+    writer = Writer(request)
     _input(writer, prompt, messages, token_ids)
     for option, value in options.items():
         if option == "timeout":
             _timeout(writer, value)
         elif value is not None:
             _option(writer, option, value, is_chat=messages is not None)
+    if writer.violations:
+        _ranges(writer, request)
     writer.check()
+    return request
+
+
+def name_request(request: pb.GenerateRequest, random_bytes: Callable[[int], bytes]) -> pb.GenerateRequest:
+    """The request with an id drawn where it has none: gRPC's own retries of the call then share one.
+
+    `random_bytes` is like os.urandom.
+    """
+    if not request.request_id:
+        request.request_id = uuid.UUID(bytes=random_bytes(16), version=4).hex
     return request
 
 
@@ -91,7 +64,7 @@ def build_tokenize(
 ) -> pb.TokenizeRequest:
     """The Tokenize request for a text or a chat. Raises InvalidRequest as `build_request` does."""
     request = pb.TokenizeRequest()
-    writer = _Writer(request)
+    writer = Writer(request)
     _input(writer, text, messages, None)
     if model is not None:
         writer.put("model", model)
@@ -101,49 +74,29 @@ def build_tokenize(
     return request
 
 
+def build_detokenize(
+    token_ids: Sequence[int], model: str | None, skip_special_tokens: bool | None
+) -> pb.DetokenizeRequest:
+    """The Detokenize request for token ids. Raises InvalidRequest as `build_request` does."""
+    request = pb.DetokenizeRequest()
+    writer = Writer(request)
+    writer.put("token_ids", token_ids)
+    if model is not None:
+        writer.put("model", model)
+    if skip_special_tokens is not None:
+        writer.put("skip_special_tokens", skip_special_tokens)
+    writer.check()
+    return request
+
+
 def check_timeout(timeout: float | None) -> None:
     """Raises InvalidRequest where a timeout is not a positive, finite number of seconds."""
     if timeout is not None and not (math.isfinite(timeout) and timeout > 0):
-        raise _invalid([Violation("timeout", f"must be above 0 seconds, got {timeout}")])
-
-
-class _Writer:
-    """Sets fields by their path and collects what does not fit."""
-
-    def __init__(self, root: Message) -> None:
-        self._root = root
-        self.violations: list[Violation] = []
-
-    def put(self, path: str, value: object) -> None:
-        """Sets a field: a scalar, a list or a map."""
-        *parents, name = path.split(".")
-        message = self._root
-        for parent in parents:
-            message = getattr(message, parent)
-        try:
-            if isinstance(value, Mapping):
-                target = getattr(message, name)
-                for key, item in value.items():
-                    target[key] = item
-            elif isinstance(value, Iterable) and not isinstance(value, str | bytes):
-                getattr(message, name).extend(value)
-            else:
-                setattr(message, name, value)
-        except (TypeError, ValueError) as error:
-            self.refuse(path, f"{_shown(value)} does not fit: {error}")
-
-    def refuse(self, path: str, why: str) -> None:
-        """Notes that a value is wrong."""
-        self.violations.append(Violation(path, why))
-
-    def check(self) -> None:
-        """Raises InvalidRequest where anything did not fit."""
-        if self.violations:
-            raise _invalid(self.violations)
+        raise invalid([Violation("timeout", f"must be above 0 seconds, got {timeout}")])
 
 
 def _input(
-    writer: _Writer, text: str | None, messages: Sequence[ChatTurn] | None, token_ids: Sequence[int] | None
+    writer: Writer, text: str | None, messages: Sequence[ChatTurn] | None, token_ids: Sequence[int] | None
 ) -> None:
     given = [value for value in (text, messages, token_ids) if value is not None]
     if len(given) != 1:
@@ -164,12 +117,12 @@ def _input(
             writer.refuse("token_ids.ids", "must hold at least one token id")
 
 
-def _turn(writer: _Writer, index: int, turn: ChatTurn) -> pb.ChatMessage:
+def _turn(writer: Writer, index: int, turn: ChatTurn) -> pb.ChatMessage:
     if isinstance(turn, pb.ChatMessage):
         return turn
     path = f"chat.messages[{index}]"
     if not isinstance(turn, Mapping):
-        writer.refuse(path, f"must be a mapping with role and content, got {_shown(turn)}")
+        writer.refuse(path, f"must be a mapping with role and content, got {shown(turn)}")
         return pb.ChatMessage()
     for key in turn.keys() - {"role", "content", "name"}:
         writer.refuse(f"{path}.{key}", "no such field; a message has role, content and perhaps name")
@@ -182,12 +135,12 @@ def _turn(writer: _Writer, index: int, turn: ChatTurn) -> pb.ChatMessage:
             try:
                 setattr(message, key, value)
             except (TypeError, ValueError) as error:
-                writer.refuse(f"{path}.{key}", f"{_shown(value)} does not fit: {error}")
+                writer.refuse(f"{path}.{key}", f"{shown(value)} does not fit: {error}")
     return message
 
 
-def _option(writer: _Writer, option: str, value: object, *, is_chat: bool) -> None:
-    path = _FIELDS[option]
+def _option(writer: Writer, option: str, value: object, *, is_chat: bool) -> None:
+    path = FIELDS[option]
     if path.startswith("chat.") and not is_chat:
         writer.refuse(path, f"{option} goes with messages only")
         return
@@ -202,11 +155,11 @@ def _option(writer: _Writer, option: str, value: object, *, is_chat: bool) -> No
     writer.put(path, value)
 
 
-def _timeout(writer: _Writer, value: object) -> None:
+def _timeout(writer: Writer, value: object) -> None:
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
-        writer.refuse("timeout", f"must be a number of seconds, got {_shown(value)}")
+        writer.refuse("timeout", f"must be a number of seconds, got {shown(value)}")
     elif not (math.isfinite(value) and value > 0):
         writer.refuse("timeout", f"must be above 0 seconds, got {value}")
     else:
@@ -215,12 +168,14 @@ def _timeout(writer: _Writer, value: object) -> None:
         writer.put("timeout.nanos", nanoseconds % 10**9)
 
 
-def _invalid(violations: Sequence[Violation]) -> InvalidRequest:
-    error = InvalidRequest("; ".join(f"{v.field}: {v.description}" for v in violations))
-    error.violations = tuple(violations)
-    return error
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _ranges(writer: Writer, request: pb.GenerateRequest) -> None:
+    """Notes what the server would refuse of the numbers that do fit."""
+    for name, allowed in SAMPLING.items():
+        if request.sampling.HasField(name):  # type: ignore[arg-type]
+            wrong = allowed.violation(getattr(request.sampling, name))
+            if wrong is not None:
+                writer.refuse(f"sampling.{name}", wrong)
+    if request.stop.HasField("max_tokens") and request.stop.max_tokens < 1:
+        writer.refuse("stop.max_tokens", "must be at least 1")
+    if request.HasField("n") and request.n < 1:
+        writer.refuse("n", "must be at least 1")

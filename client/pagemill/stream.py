@@ -13,6 +13,7 @@ from pagemill.answer import AnswerState, Choice, Chunk, Finished, Started, Usage
 from pagemill.errors import InternalError, PagemillError
 from pagemill.status import error_from_status
 from pagemill.tracing import CallSpan
+from pagemill.unanswered import explained
 from pagemill.v1 import generation_pb2 as pb
 
 
@@ -161,17 +162,10 @@ class GenerateStream(AnswerView, Iterator[Chunk]):
             self.close()
 
 
-def error_from_call(error: grpc.RpcError, target: str) -> PagemillError:
-    """The exception for what a blocking call raised."""
+def error_from_call(error: grpc.RpcError, target: str, *, only_routers: bool = False) -> PagemillError:
+    """The exception for what a blocking call raised; `only_routers` as for `explained`."""
     if not isinstance(error, grpc.Call):
         return PagemillError(str(error))
     trailers = [(key, value) for key, value in (error.trailing_metadata() or ())]
-    return with_target(error_from_status(error.code(), error.details() or "", trailers), target)
-
-
-def with_target(error: PagemillError, target: str) -> PagemillError:
-    """Names the target in errors that no server sent: they have no details, and gRPC's text seldom says enough."""
-    if error.code is grpc.StatusCode.UNAVAILABLE and not error.details:
-        error.message = f"cannot reach {target}: {error.message}"
-        error.args = (error.message,)
-    return error
+    known = error_from_status(error.code(), error.details() or "", trailers)
+    return explained(known, target, only_routers=only_routers)

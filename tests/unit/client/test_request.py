@@ -7,8 +7,9 @@ import json
 import pytest
 
 from pagemill.errors import InvalidRequest
+from pagemill.fields import FIELDS, option_of
 from pagemill.options import GenerateOptions
-from pagemill.request import _FIELDS, build_request, build_tokenize
+from pagemill.request import build_detokenize, build_request, build_tokenize, name_request
 from pagemill.v1 import generation_pb2 as pb
 
 SAMPLES: dict[str, object] = {
@@ -71,7 +72,7 @@ def plain(value: object) -> object:
 
 
 def test_there_is_a_sample_for_every_option() -> None:
-    assert SAMPLES.keys() == GenerateOptions.__annotations__.keys() == _FIELDS.keys() | {"timeout"}
+    assert SAMPLES.keys() == GenerateOptions.__annotations__.keys() == FIELDS.keys() | {"timeout"}
 
 
 @pytest.mark.parametrize("option", sorted(SAMPLES))
@@ -89,7 +90,7 @@ def test_each_option_sets_its_field_and_no_other(option: str) -> None:
         assert (made.timeout.seconds, made.timeout.nanos) == (1, 500_000_000)
         made.ClearField("timeout")
     else:
-        path = _FIELDS[option]
+        path = FIELDS[option]
         is_set, value = read(made, path)
         assert is_set, f"{path} is set even where the value is the type's own zero"
         if isinstance(sample, dict) and isinstance(value, str):
@@ -168,13 +169,65 @@ def test_an_input_that_cannot_be_sent_is_named(inputs: tuple[object, ...], field
 def test_a_value_that_cannot_be_sent_is_named(option: str, value: object) -> None:
     with pytest.raises(InvalidRequest) as caught:
         build_request("hi", None, None, {option: value})  # type: ignore[misc]
-    assert [v.field for v in caught.value.violations] == [_FIELDS.get(option, "timeout")]
+    assert [v.field for v in caught.value.violations] == [FIELDS.get(option, "timeout")]
 
 
 def test_all_wrong_values_are_named_at_once() -> None:
     with pytest.raises(InvalidRequest) as caught:
         build_request(None, None, None, {"top_k": -1, "seed": -1})
     assert [v.field for v in caught.value.violations] == ["input", "sampling.top_k", "sampling.seed"]
+
+
+def test_a_request_that_cannot_be_sent_is_held_against_the_ranges_too() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        build_request("hi", None, None, {"top_k": -1, "temperature": 900, "top_p": 2, "min_p": 0.5, "max_tokens": 0})
+    assert {v.field: v.description for v in caught.value.violations} == {
+        "sampling.top_k": "must be a whole number from 0 to 4294967295, not -1",
+        "sampling.temperature": "must be in [0, 100], not 900",
+        "sampling.top_p": "must be in (0, 1], not 2",
+        "stop.max_tokens": "must be at least 1",
+    }
+    assert caught.value.reason == "INVALID_FIELD"
+    assert "top_k (sampling.top_k): must be" in str(caught.value)
+
+
+def test_ranges_alone_are_left_to_the_server() -> None:
+    assert build_request("hi", None, None, {"top_p": 2.0}).sampling.top_p == 2.0
+
+
+@pytest.mark.parametrize(
+    ("path", "option"),
+    [
+        ("sampling.top_k", "top_k"),
+        ("stop.strings[3]", "stop"),
+        ("sampling.logit_bias[5]", "logit_bias"),
+        ("timeout", "timeout"),
+        ("chat.messages[0].role", None),
+        ("text", None),
+    ],
+)
+def test_the_option_behind_a_field(path: str, option: str | None) -> None:
+    assert option_of(path) == option
+
+
+def test_an_id_is_drawn_where_the_request_has_none() -> None:
+    sizes: list[int] = []
+
+    def random_bytes(size: int) -> bytes:
+        sizes.append(size)
+        return b"\x11" * size
+
+    assert name_request(pb.GenerateRequest(), random_bytes).request_id == "11111111111141119111111111111111"
+    assert sizes == [16]
+    assert name_request(pb.GenerateRequest(request_id="mine"), random_bytes).request_id == "mine"
+    assert sizes == [16]
+
+
+def test_detokenize_takes_token_ids_that_fit() -> None:
+    assert build_detokenize([1, 2], None, False) == pb.DetokenizeRequest(token_ids=[1, 2], skip_special_tokens=False)
+    with pytest.raises(InvalidRequest) as caught:
+        build_detokenize([-1], None, None)
+    assert [v.field for v in caught.value.violations] == ["token_ids"]
 
 
 def test_messages_may_be_messages_of_the_wire() -> None:
