@@ -14,7 +14,7 @@ from pagemill.aio_stream import AsyncGenerateStream
 from pagemill.answer import Chunk, Finished, Started
 from pagemill.cli import options as o
 from pagemill.cli.calls import call
-from pagemill.cli.console import note, print_json, write_text
+from pagemill.cli.console import counted, note, print_json, write_text
 from pagemill.options import ChatTurn, GenerateOptions
 from pagemill.stream import AnswerView
 
@@ -23,7 +23,7 @@ def generate(
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.", show_default=False)],
     target: o.Target = None,
     chat: o.Chat = False,
-    system: o.System = None,
+    system: o.SystemOfChat = None,
     model: o.Model = None,
     max_tokens: o.MaxTokens = None,
     min_tokens: o.MinTokens = None,
@@ -49,8 +49,10 @@ def generate(
 ) -> None:
     """Generate text and stream it.
 
-    With --json, one line for each event: `started`, `delta` (index, text, token_ids, position), `finished`; an error is
-    a line with `error`. Ctrl-C cancels the answer on the server.
+    With --json, one line for each event: `started`, `delta` (index, text, token_ids, position), `finished`; an
+    error is a line with `error`.
+
+    Ctrl-C cancels the answer on the server.
     """
     text = sys.stdin.read() if prompt == "-" else prompt
     asked = o.given(
@@ -154,7 +156,7 @@ class Pace:
         if stream.finished is not None:
             usage = stream.usage
             cached = f" ({usage.cached_tokens} cached)" if usage.cached_tokens else ""
-            parts.append(f"{usage.prompt_tokens} prompt tokens{cached}, {usage.completion_tokens} generated")
+            parts.append(f"{counted(usage.prompt_tokens, 'prompt token')}{cached}, {usage.completion_tokens} generated")
             parts.append(str(stream.finished.reason).replace("_", " "))
         if stream.replicas:
             parts.append("replica " + " then ".join(stream.replicas))
@@ -179,9 +181,10 @@ async def _show_json(stream: AsyncGenerateStream, pace: Pace) -> None:
         )
     if not said_started and stream.started is not None:
         print_json(started_json(stream.started))
+    request_id = stream.started.request_id if stream.started is not None else ""
     for choice in stream.choices:
         if choice.finished is not None:
-            print_json(finished_json(choice.finished))
+            print_json(finished_json(choice.finished, request_id))
 
 
 def started_json(started: Started) -> dict[str, Any]:
@@ -197,10 +200,11 @@ def started_json(started: Started) -> dict[str, Any]:
     }
 
 
-def finished_json(finished: Finished) -> dict[str, Any]:
+def finished_json(finished: Finished, request_id: str) -> dict[str, Any]:
     """The `finished` line; times in seconds."""
     return {
         "event": "finished",
+        "request_id": request_id,
         "index": finished.index,
         "reason": str(finished.reason),
         "matched_string": finished.matched_string or None,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from rich.console import Console
 from rich.markup import escape
+
+from pagemill.cli.plain import plain
 
 
 def out() -> Console:
@@ -27,9 +28,9 @@ def err() -> Console:
 
 
 def print_json(value: Mapping[str, Any] | Message) -> None:
-    """One line of JSON on stdout, at once. Messages keep the field names of the protos."""
+    """One line of JSON on stdout, at once."""
     if isinstance(value, Message):
-        value = MessageToDict(value, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        value = plain(value)
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
@@ -43,6 +44,18 @@ def write_text(text: str) -> None:
 def visible(text: str) -> str:
     """The text with control characters other than newline and tab made visible."""
     return "".join(c if c in "\n\t" or c.isprintable() or not _is_control(c) else f"\\x{ord(c):02x}" for c in text)
+
+
+def counted(count: int, thing: str) -> str:
+    """How many of a thing: 1 token, 2 tokens."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def reasons_below(reasons: Iterable[tuple[str, str]]) -> None:
+    """Lines on stdout, for what is too long for the table above: (name, reason), where there is a reason."""
+    for name, reason in reasons:
+        if reason:
+            out().print(escape(visible(f"{name}: {reason}")))
 
 
 def note(text: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
 from pagemill import errors
+from pagemill.cli.console import counted
+from pagemill.cli.options import flag_of
+from pagemill.fields import option_of
 from pagemill.reasons import Reason
 
 
@@ -23,12 +25,14 @@ class ExitCode(IntEnum):
     DENIED = 6
     START = 7
     INTERRUPTED = 130
+    PIPE_CLOSED = 141
 
 
 EXIT_CODES_HELP = (
     "Exit status: 0 done, 1 failed, 2 wrong usage, 3 the request is refused (bad value, too long, no such model), "
     "4 nothing can answer right now (no server, no replica, queue full, replica lost): try again, "
-    "5 the timeout passed, 6 not allowed, 7 a local process could not start or has ended, 130 interrupted by Ctrl-C."
+    "5 the timeout passed, 6 not allowed, 7 a local process could not start or has ended, 130 interrupted by Ctrl-C, "
+    "141 whoever read the output has gone (`| head`)."
 )
 
 _EXIT: tuple[tuple[type[errors.PagemillError], ExitCode], ...] = (
@@ -54,16 +58,16 @@ def headline(error: errors.PagemillError) -> str:
     if isinstance(error, errors.InvalidRequest) and error.violations:
         first, *rest = error.violations
         more = f" (and {len(rest)} more)" if rest else ""
-        return f"{first.field}: {first.description}{more}"
-    if isinstance(error, errors.Unavailable) and not error.details:
-        return _without_grpc_noise(error.message)
+        return f"{_violation(first)}{more}"
+    if isinstance(error, errors.DeadlineExceeded):
+        return f"the timeout passed{_WHILE.get(error.stage or '', '')}"
     return error.message
 
 
 def advice(error: errors.PagemillError) -> list[str]:
     """What to do next."""
     rest = error.violations[1:] if isinstance(error, errors.InvalidRequest) else ()
-    lines = [f"{v.field}: {v.description}" for v in rest]
+    lines = [_violation(v) for v in rest]
     find = next((make for kind, make in _ADVICE if isinstance(error, kind)), None)
     if find is not None:
         lines.append(find(error))
@@ -89,6 +93,27 @@ def as_json(error: errors.PagemillError) -> dict[str, Any]:
     return {"error": found}
 
 
+def _violation(violation: errors.Violation) -> str:
+    """What is wrong with a field, after the flag that sets it."""
+    flag = flag_of(option_of(violation.field) or "")
+    if flag is None:
+        return f"{violation.field}: {violation.description}"
+    path = "" if violation.field == flag[2:] else f" ({violation.field})"
+    return f"{flag}{path}: {violation.description}"
+
+
+_WHILE = {
+    "queue": " while the request waited for a replica with room",
+    "prefill": " while the prompt was being read",
+    "decode": " while the answer was being written",
+}
+_IN_TIME = {
+    "queue": "raise --timeout, or send it when less is going on.",
+    "prefill": "raise --timeout, or shorten the prompt.",
+    "decode": "raise --timeout, or lower --max-tokens.",
+}
+
+
 def _unavailable(error: errors.PagemillError) -> str:
     if not error.details:
         return "is a server there? Start one with `pagemill serve`, or name it with --target or PAGEMILL_TARGET."
@@ -107,14 +132,18 @@ _ADVICE: tuple[tuple[type[errors.PagemillError], Callable[[Any], str]], ...] = (
     (errors.ModelNotFound, lambda _: "`pagemill models` lists what is served."),
     (errors.NotFound, lambda _: "`pagemill replicas` lists the replicas."),
     (errors.AlreadyExists, lambda _: "choose another --request-id, or wait until that request has ended."),
-    (errors.NotSupported, lambda e: "leave that option out." if e.field else "this server does not offer that call."),
+    (
+        errors.NotSupported,
+        lambda e: "leave that option out." if e.field else "name a router with --target or PAGEMILL_TARGET.",
+    ),
     (errors.Exhausted, lambda e: f"the service is full.{_again(e)} More replicas or a shorter answer help."),
     (
         errors.ReplicaLost,
-        lambda e: f"{sum(e.tokens_per_choice)} tokens had arrived; send it again for a whole answer.",
+        lambda e: f"{counted(sum(e.tokens_per_choice), 'token')} had arrived; send it again for a whole answer.",
     ),
+    (errors.NotReady, lambda _: "`pagemill replicas` shows why; it may just be starting."),
     (errors.Unavailable, _unavailable),
-    (errors.DeadlineExceeded, lambda e: f"raise --timeout{f'; it was in {e.stage}' if e.stage else ''}."),
+    (errors.DeadlineExceeded, lambda e: _IN_TIME.get(e.stage or "", "raise --timeout.")),
     (errors.Unauthenticated, lambda _: "this server wants to know who calls."),
     (errors.PermissionDenied, lambda _: "ask the server's operators for access."),
     (
@@ -122,9 +151,3 @@ _ADVICE: tuple[tuple[type[errors.PagemillError], Callable[[Any], str]], ...] = (
         lambda e: f"the server's log tells more under {e.incident}." if e.incident else "see the server's log.",
     ),
 )
-
-
-def _without_grpc_noise(message: str) -> str:
-    """Keeps the target and the last cause of gRPC's long text about all the addresses it has tried."""
-    match = re.fullmatch(r"(cannot reach [^ ]+): .*last error: .*?([^:;]+)", message, re.DOTALL)
-    return f"{match[1]}: {match[2].strip()}" if match else message

@@ -1,58 +1,21 @@
-"""`pagemill tokenize`, `models`, `replicas`: looking into a service."""
+"""`pagemill models`, `replicas`: looking into a service."""
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated
+from collections.abc import Iterable
 
-import typer
-from rich.markup import escape
 from rich.table import Table
 
 from pagemill.cli import options as o
 from pagemill.cli.calls import call
-from pagemill.cli.console import note, out, print_json, visible
+from pagemill.cli.console import note, out, print_json, reasons_below
+from pagemill.unanswered import cause
 from pagemill.v1 import admin_pb2, model_pb2
 
-_COLOURS = ("cyan", "yellow", "green", "magenta")
+_NUMBERS = ("KV", "COMMIT", "RUN", "WAIT", "TOK/S")
 
 
-def tokenize(
-    text: Annotated[str, typer.Argument(help="The text; - reads it from stdin.", show_default=False)],
-    target: o.Target = None,
-    chat: o.Chat = False,
-    system: o.System = None,
-    model: o.Model = None,
-    add_special_tokens: o.AddSpecial = None,
-    count: Annotated[bool, typer.Option("--count", help="Print only how many.")] = False,
-    json: o.Json = False,
-) -> None:
-    """Show the tokens of a text, as a request would have them."""
-    content = sys.stdin.read() if text == "-" else text
-    if chat or system:
-        turns = o.chat_messages(content, system)
-        found = call(target, lambda client: client.tokenize(messages=turns, model=model))
-    else:
-        found = call(
-            target, lambda client: client.tokenize(content, model=model, add_special_tokens=add_special_tokens)
-        )
-    if json:
-        print_json(found)
-    elif count:
-        typer.echo(len(found.token_ids))
-    else:
-        console = out()
-        if console.is_terminal:
-            pieces = [
-                f"[black on {_COLOURS[i % len(_COLOURS)]}]{escape(visible(piece).replace(chr(10), '⏎'))}[/]"
-                for i, piece in enumerate(found.pieces)
-            ]
-            console.print("".join(pieces), soft_wrap=True)
-        console.print(" ".join(map(str, found.token_ids)), soft_wrap=True)
-        note(f"{len(found.token_ids)} tokens of {found.model}")
-
-
-def models(target: o.Target = None, json: o.Json = False) -> None:
+def models(target: o.Target = None, json: o.ProtoJson = False) -> None:
     """List the models that ready replicas serve."""
     found = call(target, lambda client: client.models())
     if json:
@@ -68,19 +31,23 @@ def models(target: o.Target = None, json: o.Json = False) -> None:
     out().print(table)
 
 
-def replicas(target: o.Target = None, json: o.Json = False) -> None:
-    """List the replicas that the router knows, with how full they are."""
+def replicas(target: o.Router = None, json: o.ProtoJson = False) -> None:
+    """List the replicas that the router knows, with how full they are.
+
+    KV is the share of the KV cache in use, COMMIT what its requests may come to need.
+
+    With --json, a line for each replica and then one for the router, which has `router` in it.
+    """
     found = call(target, lambda client: client.replicas())
     if json:
         for replica in found.replicas:
             print_json(replica)
+        print_json(_router_line(found))
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("NAME", "STANDING", "ADDRESS", "MODEL", "KV USED", "COMMIT", "RUN", "WAIT", "TOK/S"):
-        table.add_column(heading, no_wrap=heading in ("NAME", "ADDRESS", "KV USED"))
-    for replica in found.replicas:
-        table.add_row(*_replica_row(replica))
-    out().print(table)
+    if found.replicas:
+        _show(found.replicas)
+    else:
+        note("the router knows no replica.")
     note(
         f"router {found.router} (pid {found.router_pid}), policy {found.policy}, "
         f"admission {mode_name(found.admission_mode)}, {found.queued} queued"
@@ -97,6 +64,33 @@ def mode_name(mode: admin_pb2.AdmissionMode.ValueType) -> str:
     return admin_pb2.AdmissionMode.Name(mode).removeprefix("ADMISSION_MODE_").lower()
 
 
+def _show(replicas: Iterable[admin_pb2.ReplicaStatus]) -> None:
+    replicas = list(replicas)
+    served = {replica.state.model.name for replica in replicas} - {""}
+    table = Table(box=None, pad_edge=False)
+    for heading in ("NAME", "STANDING", "ADDRESS", *_NUMBERS):
+        table.add_column(heading, no_wrap=True, justify="right" if heading in _NUMBERS else "left")
+    if len(served) > 1:
+        table.add_column("MODEL")
+    for replica in replicas:
+        row = _replica_row(replica)
+        table.add_row(*row, *([replica.state.model.name or "?"] if len(served) > 1 else []))
+    out().print(table)
+    reasons_below((replica.state.name or replica.address, _reason(replica)) for replica in replicas)
+    if len(served) == 1:
+        note(f"model {served.pop()}")
+
+
+def _router_line(found: admin_pb2.ListReplicasResponse) -> dict[str, object]:
+    return {
+        "router": found.router,
+        "router_pid": found.router_pid,
+        "policy": found.policy,
+        "admission_mode": admin_pb2.AdmissionMode.Name(found.admission_mode),
+        "queued": found.queued,
+    }
+
+
 def _model_row(model: model_pb2.Model) -> tuple[str, ...]:
     return (
         model.name,
@@ -111,16 +105,23 @@ def _model_row(model: model_pb2.Model) -> tuple[str, ...]:
 
 def _replica_row(replica: admin_pb2.ReplicaStatus) -> tuple[str, ...]:
     state = replica.state
-    standing = standing_name(replica.standing)
-    capacity = state.capacity_blocks
     return (
         state.name or "?",
-        replica.reason if standing in replica.reason else f"{standing}: {replica.reason}".removesuffix(": "),
+        standing_name(replica.standing),
         replica.address,
-        state.model.name or "?",
-        f"{state.used_blocks}/{capacity}",
-        f"{state.committed_blocks / capacity:.0%}" if capacity else "-",
+        _share(state.used_blocks, state.capacity_blocks),
+        _share(state.committed_blocks, state.capacity_blocks),
         str(state.running),
         str(state.waiting),
         f"{state.tokens_per_second:.1f}",
     )
+
+
+def _share(blocks: int, capacity: int) -> str:
+    return f"{blocks / capacity:.0%}" if capacity else "-"
+
+
+def _reason(replica: admin_pb2.ReplicaStatus) -> str:
+    """Why the replica stands as it does; empty where its standing says it all."""
+    reason = cause(replica.reason).removeprefix(standing_name(replica.standing)).removeprefix(": ")
+    return "" if reason == f"says it is {standing_name(replica.standing)}" else reason

@@ -13,6 +13,8 @@ JSON_KEY = "pagemill.json"
 _SAMPLING = "Sampling"
 _STOPPING = "Stopping"
 _PROMPT = "Prompt and output"
+_SWITCHES = "Switches"
+"""Pairs of long names, apart from the others: in one table they would leave no room for what the others mean."""
 _CALL = "Call"
 
 
@@ -32,12 +34,31 @@ Target = Annotated[
         show_default="127.0.0.1:8450",
     ),
 ]
-Json = Annotated[
-    bool,
+Router = Annotated[
+    str | None,
     typer.Option(
-        "--json", help="Write JSON, one object a line, without colour.", callback=_remember_json, rich_help_panel=_CALL
+        "--target",
+        "-t",
+        envvar="PAGEMILL_TARGET",
+        help="host:port of a router.",
+        rich_help_panel=_CALL,
+        show_default="127.0.0.1:8450",
     ),
 ]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Write JSON, one object a line.", callback=_remember_json, rich_help_panel=_CALL),
+]
+ProtoJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        help="Write JSON, one object a line: names as in the protos, durations in seconds.",
+        callback=_remember_json,
+        rich_help_panel=_CALL,
+    ),
+]
+"""For commands that write messages of the service."""
 Timeout = Annotated[
     float | None,
     typer.Option("--timeout", help="Seconds for the whole answer.", rich_help_panel=_CALL, show_default="the server's"),
@@ -74,39 +95,39 @@ StopTokenIds = Annotated[
 ]
 IncludeStop = Annotated[
     bool | None,
-    typer.Option("--include-stop/--exclude-stop", help="Leave the stop in the text.", rich_help_panel=_STOPPING),
+    typer.Option("--include-stop/--exclude-stop", help="Leave the stop in the text.", rich_help_panel=_SWITCHES),
 ]
 IgnoreEnd = Annotated[
     bool | None,
     typer.Option(
         "--ignore-end-of-text/--honour-end-of-text",
-        help="Go on past the model's end of text.",
-        rich_help_panel=_STOPPING,
+        help="Go on past the end of text.",
+        rich_help_panel=_SWITCHES,
     ),
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option("--temperature", help="0 is greedy.", rich_help_panel=_SAMPLING, show_default="the model's"),
+    typer.Option("--temperature", help="0 (greedy) to 100.", rich_help_panel=_SAMPLING, show_default="the model's"),
 ]
 TopK = Annotated[
     int | None, typer.Option("--top-k", help="Keep the k most likely tokens; 0 keeps all.", rich_help_panel=_SAMPLING)
 ]
 TopP = Annotated[
     float | None,
-    typer.Option("--top-p", help="Keep the smallest set of tokens of this probability.", rich_help_panel=_SAMPLING),
+    typer.Option("--top-p", help="Keep the smallest set of this probability, above 0 to 1.", rich_help_panel=_SAMPLING),
 ]
 MinP = Annotated[
     float | None,
-    typer.Option("--min-p", help="Drop tokens below this share of the likeliest.", rich_help_panel=_SAMPLING),
+    typer.Option("--min-p", help="Drop tokens below this share of the likeliest, 0 to 1.", rich_help_panel=_SAMPLING),
 ]
 RepetitionPenalty = Annotated[
-    float | None, typer.Option("--repetition-penalty", help="1 is none.", rich_help_panel=_SAMPLING)
+    float | None, typer.Option("--repetition-penalty", help="Above 0 to 100; 1 is none.", rich_help_panel=_SAMPLING)
 ]
 FrequencyPenalty = Annotated[
-    float | None, typer.Option("--frequency-penalty", help="0 is none.", rich_help_panel=_SAMPLING)
+    float | None, typer.Option("--frequency-penalty", help="-100 to 100; 0 is none.", rich_help_panel=_SAMPLING)
 ]
 PresencePenalty = Annotated[
-    float | None, typer.Option("--presence-penalty", help="0 is none.", rich_help_panel=_SAMPLING)
+    float | None, typer.Option("--presence-penalty", help="-100 to 100; 0 is none.", rich_help_panel=_SAMPLING)
 ]
 Seed = Annotated[
     int | None, typer.Option("--seed", help="Seed of the random bits.", rich_help_panel=_SAMPLING, show_default="drawn")
@@ -115,16 +136,16 @@ SkipSpecial = Annotated[
     bool | None,
     typer.Option(
         "--skip-special-tokens/--show-special-tokens",
-        help="Leave special tokens out of the text.",
-        rich_help_panel=_PROMPT,
+        help="Leave special tokens out.",
+        rich_help_panel=_SWITCHES,
     ),
 ]
 AddSpecial = Annotated[
     bool | None,
     typer.Option(
-        "--add-special-tokens/--no-add-special-tokens",
-        help="Add the tokenizer's own special tokens to a plain prompt.",
-        rich_help_panel=_PROMPT,
+        "--add-special-tokens/--no-special-tokens",
+        help="Add the tokenizer's own to a plain prompt.",
+        rich_help_panel=_SWITCHES,
     ),
 ]
 TruncatePrompt = Annotated[
@@ -136,8 +157,13 @@ TruncatePrompt = Annotated[
 Chat = Annotated[bool, typer.Option("--chat", "-c", help="Ask in the model's chat form.", rich_help_panel=_PROMPT)]
 System = Annotated[
     str | None,
+    typer.Option("--system", "-s", help="A system message before it.", rich_help_panel=_PROMPT),
+]
+SystemOfChat = Annotated[
+    str | None,
     typer.Option("--system", "-s", help="A system message before it; implies --chat.", rich_help_panel=_PROMPT),
 ]
+"""For commands that have --chat."""
 Policy = Annotated[
     str | None,
     typer.Option(
@@ -146,6 +172,24 @@ Policy = Annotated[
         show_default="the router's",
     ),
 ]
+
+
+_FLAGS = {
+    "stop_token_ids": "--stop-token-id",
+    **{
+        option: "--" + option.replace("_", "-")
+        for option in (
+            "model", "request_id", "timeout", "max_tokens", "min_tokens", "stop", "include_stop", "ignore_end_of_text",
+            "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
+            "seed", "skip_special_tokens", "add_special_tokens", "truncate_prompt",
+        )
+    },
+}  # fmt: skip
+
+
+def flag_of(option: str) -> str | None:
+    """The flag of `pagemill generate` for an option of the library; None where it has none."""
+    return _FLAGS.get(option)
 
 
 def given(**options: Any) -> GenerateOptions:

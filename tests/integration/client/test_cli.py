@@ -72,7 +72,12 @@ def test_generate_json_is_one_event_a_line(fake: FakeServer) -> None:
 @pytest.mark.parametrize(
     ("error", "code", "said", "advice"),
     [
-        (errors.bad_fields([("sampling.top_p", "too large"), ("n", "odd")]), 3, "sampling.top_p: too large", "n: odd"),
+        (
+            errors.bad_fields([("sampling.top_p", "too large"), ("n", "odd")]),
+            3,
+            "--top-p (sampling.top_p): too large",
+            "n: odd",
+        ),
         (errors.out_of_range("input", "9000 tokens"), 3, "input: 9000 tokens", "--truncate-prompt"),
         (errors.model_not_found("huge", ["tiny"]), 3, "huge", "pagemill models"),
         (errors.already_exists("mine"), 3, "mine", "--request-id"),
@@ -80,7 +85,7 @@ def test_generate_json_is_one_event_a_line(fake: FakeServer) -> None:
         (errors.queue_full(2.5, "the queue is full"), 4, "the queue is full", "Try again in 2.5 s"),
         (errors.no_replica(1.5, "no ready replica"), 4, "no ready replica", "pagemill replicas"),
         (errors.replica_lost([7], "the replica is gone"), 4, "the replica is gone", "7 tokens had arrived"),
-        (errors.deadline("prefill"), 5, "the timeout passed", "it was in prefill"),
+        (errors.deadline("prefill"), 5, "the timeout passed while the prompt was being read", "raise --timeout"),
         (errors.permission_denied("not you"), 6, "not you", "access"),
         (errors.internal("abc123"), 1, "internal error", "abc123"),
     ],
@@ -145,13 +150,22 @@ def test_models_and_replicas(fake: FakeServer) -> None:
     assert "ready" in table.stdout
     assert "25%" in table.stdout
     assert "admission redis" in table.stderr
-    (replica,) = lines(run("replicas", "-t", fake.address, "--json").stdout)
+    replica, router = lines(run("replicas", "-t", fake.address, "--json").stdout)
     assert replica["standing"] == "REPLICA_STANDING_READY"
     assert replica["state"]["committed_blocks"] == 25
+    assert router == {
+        "router": "router-0",
+        "router_pid": 42,
+        "policy": "least_loaded",
+        "admission_mode": "ADMISSION_MODE_REDIS",
+        "queued": 0,
+    }
 
 
 def test_cordon_uncordon_explain(fake: FakeServer) -> None:
-    assert run("cordon", "replica-0", "--reason", "disk", "-t", fake.address).stdout == "replica-0 is cordoned\n"
+    assert run("cordon", "replica-0", "--reason", "disk", "-t", fake.address).stdout == (
+        f"replica-0 is cordoned on this router only\nundo it with: pagemill uncordon replica-0 -t {fake.address}\n"
+    )
     assert run("uncordon", "replica-0", "-t", fake.address).stdout == "replica-0 is ready\n"
     (explained,) = lines(run("explain", "hi", "--max-tokens", "4", "-t", fake.address, "--json").stdout)
     assert explained["candidates"][0]["replica"] == "replica-0"
