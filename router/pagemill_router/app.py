@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pagemill.v1 import admin_pb2_grpc
 from pagemill_common import capacity, logs, telemetry
-from pagemill_common.grpc.options import ServerOptions
+from pagemill_common.grpc.options import MAX_REQUEST_BYTES, ServerOptions
 from pagemill_common.grpc.server import GrpcServer
 from pagemill_common.status_file import StatusFile
 from pagemill_common.telemetry import names
@@ -102,6 +102,7 @@ class Router:
         self.server = GrpcServer(
             ServerOptions(
                 settings.listen,
+                max_receive_bytes=MAX_REQUEST_BYTES,
                 max_connection_age=settings.max_connection_age,
                 max_connection_age_grace=settings.max_stream_seconds,
                 reflection=settings.reflection,

@@ -13,3 +13,10 @@ def undelivered(message: str) -> StatusError:
     # Never 0: gRPC clients with a retry policy hang on a pushback of 0 ms.
     error.retry_after = RETRY_SECONDS
     return error
+
+
+def suspected(message: str) -> StatusError:
+    """Replicas died under the call: UNAVAILABLE, and neither gRPC nor our client may send it again by itself."""
+    error = replica_lost([], message)
+    error.retry_after = None
+    return error

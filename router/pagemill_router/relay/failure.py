@@ -3,12 +3,15 @@
 | what came back | before the first token | after it |
 |---|---|---|
 | UNAVAILABLE, lost connection, DRAINING, WRONG_EPOCH, REPLICA_LOST | another replica | lost |
-| REPLICA_FULL | wait for room | - |
+| REPLICA_FULL | wait for room, there or elsewhere | - |
+| CANCELLED without our details | the same | lost |
 | a caller's own fault, a deadline, a bug that names its incident | passed on | passed on |
 | a broken stream | another replica | lost |
 
 A bug that the replica itself reports is passed on, not tried elsewhere: a request that trips it would trip it on every
-replica. The same code without our details comes from the transport, and counts as a lost connection.
+replica. For the same reason a call under which two replicas were lost gets no third (`Failure.lost`).
+The same code without our details comes from the transport, and counts as a lost connection. A CANCELLED that nobody
+here asked for is how gRPC turns away calls that pile up unaccepted: the replica is busy, and has not failed.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from google.rpc import error_details_pb2, status_pb2
 from pagemill.reasons import ERROR_DOMAIN, Reason
 from pagemill_common.errors import STATUS_DETAILS_KEY, StatusError
 
-_TRANSPORT_CODES = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED})
+_TRANSPORT_CODES = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL})
 _REPLICA_REASONS = frozenset(
     {Reason.DRAINING, Reason.WRONG_EPOCH, Reason.REPLICA_LOST, Reason.PARTIAL_OUTPUT, Reason.SUPERSEDED}
 )
@@ -61,7 +64,14 @@ class Failure:
             return Verdict.ELSEWHERE
         if self.code in _TRANSPORT_CODES and not self.reason:
             return Verdict.ELSEWHERE
+        if self.code is grpc.StatusCode.CANCELLED and not self.reason:
+            return Verdict.FULL
         return Verdict.PASS
+
+    @property
+    def lost(self) -> bool:
+        """The replica may have died of the call: it has not refused it."""
+        return self.verdict is Verdict.ELSEWHERE and self.reason in ("", Reason.REPLICA_LOST, Reason.PARTIAL_OUTPUT)
 
     def passed_on(self) -> StatusError:
         """The same status for the caller, details unchanged."""

@@ -23,7 +23,7 @@ from pagemill_common.telemetry import names
 from pagemill_router.admission.admission import Admission
 from pagemill_router.placement.job import Job
 from pagemill_router.placement.placer import Placed, Placer
-from pagemill_router.placement.undelivered import undelivered
+from pagemill_router.placement.undelivered import suspected, undelivered
 from pagemill_router.relay.delivered import BrokenStreamError, Delivered
 from pagemill_router.relay.failure import Failure, Verdict, broken
 from pagemill_router.relay.sink import Sink
@@ -35,6 +35,9 @@ _log = logs.get("pagemill.router.relay")
 STATUS_SLACK = 0.1
 """Seconds past the deadline for a replica's own DEADLINE_EXCEEDED to arrive, which knows the stage better. Our client
 gives up 0.25 s past it."""
+MAX_LOST = 2
+"""Replicas that may be lost under one call. A prompt that kills its engine must not go from replica to replica until
+none is left; two at once by chance are rarer."""
 TRANSPORT_SLACK = 1.0
 """Seconds past that for gRPC's own deadline, a last resort."""
 
@@ -85,7 +88,7 @@ class Relay:
         outcome.delivered = Delivered(job.choices, with_token_ids=job.with_token_ids)
         excluded: frozenset[str] = frozenset()
         avoid: frozenset[str] = frozenset()
-        failures = 0
+        failures = lost = 0
         while True:
             timer.reschedule(self._loop_time(job.deadline))
             placed = await self._placer.place(job, excluded, avoid)
@@ -107,6 +110,7 @@ class Relay:
                 avoid = frozenset({placed.grant.candidate.replica.key})
                 continue
             failures += 1
+            lost += failure.lost
             job.last_failure_at = self._clock()
             _log.warning(
                 "attempt failed",
@@ -116,6 +120,8 @@ class Relay:
                 code=failure.code.name,
                 reason=failure.reason or failure.message[:200],
             )
+            if lost >= MAX_LOST:
+                raise suspected(f"{lost} replicas were lost under this call, which goes to no other: {failure.message}")
             if failures >= self._max_attempts:
                 raise undelivered(f"{failures} attempts failed, the last with: {failure.message}")
             excluded |= {placed.grant.candidate.replica.key, key}

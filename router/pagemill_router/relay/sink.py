@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import grpc
 
 from pagemill.v1 import generation_pb2
+from pagemill_common.grpc.sending import send
 
 
 class Sink(Protocol):
@@ -28,8 +29,8 @@ class StreamSink:
         self._context = context
 
     async def write(self, frame: bytes) -> None:
-        """Sends the frame as it is."""
-        await self._context.write(frame)
+        """Sends the frame as it is. StatusError where the caller has left or the time has passed meanwhile."""
+        await send(self._context, frame)
 
     def restart(self) -> bool:
         """What was sent was sent."""

@@ -11,13 +11,14 @@ import grpc
 from pagemill.v1 import generation_pb2 as pb
 from pagemill.v1 import model_pb2
 from pagemill_common import errors, telemetry
+from pagemill_common.intake import valid_request_id
 from pagemill_common.telemetry import names
 from pagemill_router.fleet.fleet import Fleet
 from pagemill_router.fleet.models import ServedModel
 from pagemill_router.relay.relay import Relay
 from pagemill_router.relay.sink import Sink, StreamSink, WholeAnswer
 from pagemill_router.servicer.intake import Intake
-from pagemill_router.servicer.live_ids import LiveIds
+from pagemill_router.servicer.live_ids import LiveIds, previous_attempts
 from pagemill_router.servicer.record import CallRecord, recorded
 from pagemill_router.telemetry import RouterTelemetry
 
@@ -59,9 +60,11 @@ class GenerationService:
     async def _answer(self, method: str, request: pb.GenerateRequest, context: Context, sink: Sink) -> None:
         arrived = self._clock()
         metadata = tuple(context.invocation_metadata() or ())
-        retry = any(key == RETRY_KEY and value not in ("0", b"0") for key, value in metadata)
-        # Checked before it is used as an id or in a log line; what is wrong with it is intake's to say.
-        request_id = request.request_id[:128] or f"req-{secrets.token_hex(12)}"
+        retries = previous_attempts(next((value for key, value in metadata if key == RETRY_KEY), None))
+        given = request.request_id
+        # What is wrong with a caller's id is intake's to say: a wrong one is nobody's, and only its beginning is logged.
+        request_id = given[:128] or f"req-{secrets.token_hex(12)}"
+        claimed = request_id if not given or valid_request_id(given) else f"invalid-{secrets.token_hex(12)}"
         attributes = {
             names.ATTR_OPERATION: names.OPERATION_CHAT if request.HasField("chat") else names.OPERATION_TEXT,
             names.ATTR_PROVIDER: names.PROVIDER,
@@ -73,7 +76,7 @@ class GenerationService:
             self._telemetry.span(names.SPAN_ROUTER, attributes, context=telemetry.extract(metadata)) as span,
             recorded(record, span, self._telemetry, self._clock),
         ):
-            with self.live_ids.claim(request_id, retry=retry):
+            with self.live_ids.claim(claimed, previous_attempts=retries):
                 job = await self._intake.accept(request, arrived, context.time_remaining(), request_id)
                 record.job = job
                 await self._relay.run(job, sink, record.outcome)

@@ -168,18 +168,61 @@ async def test_what_is_not_the_replicas_failure_is_passed_on_unchanged(
 
 
 async def test_attempts_are_bounded(run_router: RunRouter) -> None:
-    lost = failing(errors.replica_lost([], "the engine died"))
+    leaving = failing(errors.draining(None))
     async with (
-        FakeReplica("r0", script=lost) as one,
-        FakeReplica("r1", script=lost) as two,
-        FakeReplica("r2", script=lost) as three,
+        FakeReplica("r0", script=leaving) as one,
+        FakeReplica("r1", script=leaving) as two,
+        FakeReplica("r2", script=leaving) as three,
         run_router(one, two, three, policy="round_robin", max_attempts=2) as caller,
     ):
         heard = await caller.ask(question())
         assert heard.error is not None
         assert heard.error.code() is grpc.StatusCode.UNAVAILABLE
-        assert reason_of(heard) == Reason.REPLICA_LOST
+        details = errors_of(heard.error)
+        assert (details["reason"], details["retry_after"]) == (Reason.REPLICA_LOST, 0.1)
         assert len(one.seen + two.seen + three.seen) == 2
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    "error",
+    [errors.replica_lost([], "the engine died"), errors.StatusError(grpc.StatusCode.UNAVAILABLE, "connection reset")],
+    ids=["engine", "process"],
+)
+async def test_a_call_under_which_two_replicas_died_spares_the_third_and_is_not_sent_again(
+    run_router: RunRouter, error: errors.StatusError, whole: bool
+) -> None:
+    lost = failing(error)
+    async with (
+        FakeReplica("r0", script=lost) as one,
+        FakeReplica("r1", script=lost) as two,
+        FakeReplica("r2", script=lost) as three,
+        run_router(one, two, three, policy="round_robin", max_attempts=9) as caller,
+    ):
+        text = pb.GenerateTextRequest(request=question())
+        call = caller.generation.GenerateText(text) if whole else caller.generation.Generate(question()).read()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        details = errors_of(caught.value)
+        assert details["reason"] == Reason.REPLICA_LOST
+        assert "retry_after" not in details
+        trailers = dict(caught.value.trailing_metadata() or ())
+        assert trailers[errors.PUSHBACK_KEY] == "-1"
+        assert (len(one.seen), len(two.seen), len(three.seen)) == (1, 1, 0)
+        await caller.idle()
+
+
+async def test_replicas_that_only_refuse_a_call_are_not_counted_as_lost(run_router: RunRouter) -> None:
+    async with (
+        FakeReplica("r0", script=failing(errors.draining(None))) as one,
+        FakeReplica("r1", script=failing(errors.no_replica(1.0, "the model is loading"))) as two,
+        FakeReplica("r2") as three,
+        run_router(one, two, three, policy="round_robin") as caller,
+    ):
+        heard = await caller.ask(question())
+        assert heard.error is None
+        assert served(one, two, three) == [("r0", 1), ("r1", 2), ("r2", 3)]
 
 
 async def test_a_replica_that_failed_a_call_does_not_get_it_again(run_router: RunRouter) -> None:
