@@ -17,7 +17,7 @@ class GenerateOptions(TypedDict, total=False):
     model: str | None
     """The served name or an alias. The only model where left out."""
     request_id: str | None
-    """The caller's id, at most 128 of [A-Za-z0-9._:-]; drawn by the router where left out."""
+    """The caller's id, at most 128 of [A-Za-z0-9._:-]; drawn where left out, once for all tries of the call."""
     timeout: float | None
     """Seconds for the whole answer, above 0."""
     max_tokens: int | None
