@@ -155,8 +155,7 @@ class EngineClient:
         self._stopping = True
         if self._process is not None and self._process.returncode is None and self.alive and self._send(Shutdown()):
             # With its standard input closed it would take the front for gone, and tell it nothing.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), grace)
+            await _ended(self._process, grace)
             grace = 0.0
         await self._end_process(grace)
 
@@ -217,9 +216,7 @@ class EngineClient:
             return
         if process.stdin is not None:
             process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), grace)
-        except TimeoutError:
+        if not await _ended(process, grace):
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
@@ -239,6 +236,14 @@ class EngineClient:
         if self._config.cache_dir is not None:
             environment.setdefault("NUMBA_CACHE_DIR", os.path.join(self._config.cache_dir, "numba"))
         return environment
+
+
+async def _ended(process: asyncio.subprocess.Process, seconds: float) -> bool:
+    """Waits until the process has ended, at most so long; whether it has."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await process.wait()
+    return process.returncode is not None
 
 
 def _describe(status: int) -> str:
