@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pagemill_common.telemetry.context import context_from_traceparent, extract, inject, trace_id, traceparent
-from pagemill_common.telemetry.metrics import Meters, MetricsPort, gauge_callback
+from pagemill_common.telemetry.metrics import Meters, gauge_callback
+from pagemill_common.telemetry.metrics_port import MetricsPort
 from pagemill_common.telemetry.tracing import Telemetry, setup
 
 __all__ = [

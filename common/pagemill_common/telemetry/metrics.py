@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from socketserver import BaseServer
 
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.view import ExplicitBucketHistogramAggregation, View
 from opentelemetry.sdk.resources import Resource
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 
 from pagemill_common.listen import refusal
 from pagemill_common.telemetry import names
+from pagemill_common.telemetry.metrics_port import MetricsPort
 
 Value = float | Mapping[str, float]
-
-
-class MetricsPort:
-    """An open Prometheus port; served by a thread of its own, so that a busy loop still answers."""
-
-    def __init__(self, server: BaseServer, host: str, port: int) -> None:
-        self._server = server
-        self.address = f"{host}:{port}"
-
-    def close(self) -> None:
-        """Closes the port."""
-        self._server.shutdown()
-        self._server.server_close()
 
 
 class Meters:
@@ -70,10 +57,9 @@ class Meters:
         """Serves /metrics on host:port; port 0 takes a free one. Raises ListenError, which names flag and address."""
         host, _, port = address.rpartition(":")
         try:
-            server, _ = start_http_server(int(port), host.strip("[]") or "0.0.0.0", self.registry)
+            self._port = MetricsPort(self.registry, host, int(port))
         except OSError as failure:
             raise refusal("--metrics-listen", address, failure) from failure
-        self._port = MetricsPort(server, host, server.server_port)
         return self._port
 
     def shutdown(self) -> None:
