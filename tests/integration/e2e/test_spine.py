@@ -39,7 +39,9 @@ class Stack:
     def __init__(self, made: Fleet, redis_server: RedisServer) -> None:
         self.fleet = made
         self.redis = redis_server
-        self.replicas = [made.replica(f"replica-{i}", "--deterministic", "--max-context", "4096") for i in range(2)]
+        # A long prompt takes several steps of this budget: it can be caught halfway.
+        flags = ("--deterministic", "--max-context", "4096", "--token-budget", "256")
+        self.replicas = [made.replica(f"replica-{i}", *flags) for i in range(2)]
         self.routers = [made.router(f"router-{i}") for i in range(2)]
         self.channels: list[grpc.aio.Channel] = []
 
