@@ -13,7 +13,13 @@ import sys
 import termios
 import time
 
-COMMAND = [sys.executable, "-c", "from pagemill.cli import main; main()"]
+_START = """
+import fcntl, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from pagemill.cli import main
+main()
+"""
+"""Takes the terminal after exec: Python code between fork and exec meets gRPC's threads half forked."""
 
 
 class Terminal:
@@ -24,9 +30,13 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         environment = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS", "LINES")}
         self.process = subprocess.Popen(
-            [*COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-            env={**environment, "TERM": "xterm-256color"}, preexec_fn=_take_terminal,
-        )  # fmt: skip
+            [sys.executable, "-c", _START, *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env={**environment, "TERM": "xterm-256color"},
+        )
         os.close(slave)
         self.seen = ""
 
@@ -68,7 +78,3 @@ class Terminal:
             self.process.kill()
             self.process.wait()
             os.close(self._master)
-
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -13,11 +13,12 @@ import typer
 from pagemill.aio import AsyncClient
 from pagemill.aio_stream import AsyncGenerateStream
 from pagemill.cli import options as o
-from pagemill.cli.ask import Pace, show
+from pagemill.cli.ask import Pace
 from pagemill.cli.calls import Connection
 from pagemill.cli.console import complain, err, note, print_json
 from pagemill.cli.failures import advice, as_json, headline
 from pagemill.cli.temperature import Temperature, for_talking
+from pagemill.cli.wrapping import show_wrapped
 from pagemill.errors import PagemillError, TooLong
 from pagemill.options import GenerateOptions
 
@@ -153,7 +154,7 @@ class Session:
         async with client.generate(messages=messages, **self._asked) as stream:
             # Ctrl-C ends the answer; what has come of it belongs to the conversation.
             with contextlib.suppress(asyncio.CancelledError):
-                await show(stream, pace, as_json=self._as_json)
+                await show_wrapped(stream, pace, as_json=self._as_json)
         return stream
 
     def _failed(self, error: PagemillError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +13,12 @@ from rich.markup import escape
 from pagemill.aio import AsyncClient
 from pagemill.cli import options as o
 from pagemill.cli import stack as s
-from pagemill.cli.ask import answer
+from pagemill.cli.ask import Pace
 from pagemill.cli.calls import call
 from pagemill.cli.console import complain, err, note, out
 from pagemill.cli.failures import ExitCode
 from pagemill.cli.temperature import Temperature, for_talking
+from pagemill.cli.wrapping import show_wrapped
 from pagemill.local.spans import processes, reserve_replies, tree_lines
 from pagemill.local.spec import StackSpec
 from pagemill.local.stack import LocalStack
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from pagemill.local.collector import Collector
 
 DEFAULT_PROMPT = "Why is the sky blue?"
-DEFAULT_MAX_TOKENS = 200
 
 _SERVICES = ("pagemill-client", "pagemill-router", "pagemill-replica", "pagemill-engine")
 
@@ -35,7 +36,7 @@ def run(
     prompt: Annotated[str, typer.Argument(help="The question.")] = DEFAULT_PROMPT,
     model: s.ModelPath = s.DEFAULT,
     system: o.System = None,
-    max_tokens: o.MaxTokens = DEFAULT_MAX_TOKENS,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Most tokens to generate.")] = 200,
     temperature: Temperature = None,
     seed: o.Seed = None,
     replicas: Annotated[int, typer.Option("--replicas", min=1, max=64, help="How many replicas.")] = 1,
@@ -61,7 +62,7 @@ def run(
 
     def ask(stack: LocalStack) -> None:
         err().print(f"[bold]{escape(prompt)}[/bold]", soft_wrap=True)
-        note(call(stack.router_addresses[0], lambda client: _answer(client, prompt, messages, asked)))
+        note(call(stack.router_addresses[0], lambda client: _answer(client, messages, asked)))
 
     try:
         if trace:
@@ -87,8 +88,12 @@ def _run_traced(
         _print_trace(collector, spec)
 
 
-async def _answer(client: AsyncClient, prompt: str, messages: list[dict[str, str]], asked: GenerateOptions) -> str:
-    return await answer(client, prompt, messages, for_talking(asked, await client.model()))
+async def _answer(client: AsyncClient, messages: list[dict[str, str]], asked: GenerateOptions) -> str:
+    asked = for_talking(asked, await client.model())
+    pace = Pace(time.monotonic)
+    async with client.generate(messages=messages, **asked) as stream:
+        await show_wrapped(stream, pace, as_json=False)
+    return pace.summary(stream)
 
 
 def _print_trace(collector: Collector, spec: StackSpec) -> None:

@@ -54,3 +54,13 @@ def test_ctrl_c_at_a_prompt_with_text_leaves_the_text_a_line_of_its_own(fake: Fa
     terminal.expect(PROMPT)
     terminal.type("/exit\n")
     terminal.leave()
+
+
+def test_an_answer_on_a_terminal_breaks_between_words(fake: FakeServer) -> None:
+    terminal = Terminal("chat", "-t", fake.address, columns=10)
+    terminal.expect(PROMPT)
+    terminal.type("hi\n")
+    terminal.expect("\x1b[8G\x1b[K\r\nworld")
+    terminal.expect(PROMPT)
+    terminal.type("/exit\n")
+    terminal.leave()
