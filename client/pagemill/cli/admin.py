@@ -14,7 +14,7 @@ from pagemill.cli.inspect import mode_name, standing_name
 from pagemill.unanswered import cause
 from pagemill.v1 import admin_pb2
 
-_WIDEST_REASON = 28
+_WIDEST_REASON = 36
 """Characters that 80 columns leave beside ordinary names."""
 
 Replica = Annotated[

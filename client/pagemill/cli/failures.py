@@ -103,12 +103,12 @@ def _violation(violation: errors.Violation) -> str:
 
 
 _WHILE = {
-    "queue": " while the request waited for a replica with room",
+    "queue": " while the request waited for a replica",
     "prefill": " while the prompt was being read",
     "decode": " while the answer was being written",
 }
 _IN_TIME = {
-    "queue": "raise --timeout, or send it when less is going on.",
+    "queue": "raise --timeout; `pagemill replicas` shows how full they are, and whether any takes requests.",
     "prefill": "raise --timeout, or shorten the prompt.",
     "decode": "raise --timeout, or lower --max-tokens.",
 }
@@ -143,7 +143,10 @@ _ADVICE: tuple[tuple[type[errors.PagemillError], Callable[[Any], str]], ...] = (
     ),
     (errors.NotReady, lambda _: "`pagemill replicas` shows why; it may just be starting."),
     (errors.Unavailable, _unavailable),
-    (errors.DeadlineExceeded, lambda e: _IN_TIME.get(e.stage or "", "raise --timeout.")),
+    (
+        errors.DeadlineExceeded,
+        lambda e: _IN_TIME.get(e.stage or "", "raise --timeout; `pagemill replicas` shows whether any takes requests."),
+    ),
     (errors.Unauthenticated, lambda _: "this server wants to know who calls."),
     (errors.PermissionDenied, lambda _: "ask the server's operators for access."),
     (

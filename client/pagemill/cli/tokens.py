@@ -79,11 +79,12 @@ def _numbers(parts: Sequence[str]) -> list[int]:
 
 def _show(found: generation_pb2.TokenizeResponse) -> None:
     console = out()
-    if console.is_terminal:
+    if console.is_terminal and found.pieces:
         pieces = [
             f"[black on {_COLOURS[i % len(_COLOURS)]}]{escape(visible(piece).replace(chr(10), '⏎'))}[/]"
             for i, piece in enumerate(found.pieces)
         ]
         console.print("".join(pieces), soft_wrap=True)
-    console.print(" ".join(map(str, found.token_ids)), soft_wrap=True)
+    if found.token_ids:
+        console.print(" ".join(map(str, found.token_ids)), soft_wrap=True)
     note(f"{counted(len(found.token_ids), 'token')} of {found.model}")

@@ -119,6 +119,28 @@ async def test_the_async_client_retries_too(fake: FakeServer) -> None:
     assert len(calls) == 3
 
 
+def test_all_tries_of_a_call_share_one_id(fake: FakeServer) -> None:
+    calls, fake.generate = failing_first(2, errors.draining(0.01))
+    with pagemill.Client(fake.address) as client:
+        list(client.generate("hi"))
+        list(client.generate("hi"))
+        list(client.generate("hi", request_id="mine"))
+        client.generate_text("hi")
+    assert len(calls) == 5
+    first, second, third, other, mine, unary = (r.request_id for r in fake.requests)
+    assert first == second == third
+    assert len({first, other, mine, unary, ""}) == 5
+    assert mine == "mine"
+
+
+async def test_the_async_client_draws_ids_from_its_source(fake: FakeServer) -> None:
+    async with pagemill.AsyncClient(fake.address, random_bytes=lambda size: b"\x22" * size) as client:
+        await client.generate_text("hi")
+        async for _ in client.generate("hi"):
+            pass
+    assert [r.request_id for r in fake.requests] == ["2222222222224222a222222222222222"] * 2
+
+
 def test_at_most_two_retries(fake: FakeServer) -> None:
     calls, fake.generate = failing_first(9, errors.draining(0.01))
     with pagemill.Client(fake.address) as client, pytest.raises(pagemill.Unavailable):
@@ -198,6 +220,41 @@ def test_an_unhealthy_server_gets_nothing(fake: FakeServer, other: FakeServer) -
             list(client.generate("hi"))
     assert len(fake.requests) == 6
     assert other.requests == []
+
+
+# Servers that are not ready.
+
+
+def test_a_server_that_is_not_ready_answers_all_but_requests_for_output(fake: FakeServer) -> None:
+    fake.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    with pagemill.Client(fake.address) as client:
+        assert client.replicas().router == "router-0"
+        assert client.cordon("replica-0").state.name == "replica-0"
+        assert client.explain("hi").policy == "least_loaded"
+        assert [m.name for m in client.models()] == ["tiny"]
+        assert client.model().name == "tiny"
+        assert list(client.tokenize("ab").token_ids) == [97, 98]
+        assert client.detokenize([97]) == "a"
+        with pytest.raises(pagemill.NotReady, match="is up, but not ready"):
+            list(client.generate("hi"))
+        with pytest.raises(pagemill.NotReady):
+            client.generate_text("hi")
+    assert [r.text for r in fake.requests] == ["hi"], "only the request to explain"
+
+
+async def test_the_async_client_asks_a_server_that_is_not_ready_too(fake: FakeServer) -> None:
+    fake.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    async with pagemill.AsyncClient(fake.address) as client:
+        assert (await client.replicas()).router == "router-0"
+        assert [m.name for m in await client.models()] == ["tiny"]
+        assert (await client.model()).name == "tiny"
+        assert list((await client.tokenize("ab")).token_ids) == [97, 98]
+        assert await client.detokenize([97]) == "a"
+        with pytest.raises(pagemill.NotReady):
+            async for _ in client.generate("hi"):
+                pass
+        with pytest.raises(pagemill.NotReady):
+            await client.generate_text("hi")
 
 
 # Timeouts.

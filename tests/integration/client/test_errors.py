@@ -149,10 +149,14 @@ def test_a_missing_service_is_not_supported(fake: FakeServer) -> None:
     server = grpc.server(ThreadPoolExecutor(1))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
-    with pagemill.Client(f"127.0.0.1:{port}") as client, pytest.raises(pagemill.NotSupported) as caught:
-        client.replicas()
+    with pagemill.Client(f"127.0.0.1:{port}") as client:
+        with pytest.raises(pagemill.NotSupported, match="only routers answer it") as caught:
+            client.replicas()
+        with pytest.raises(pagemill.NotSupported) as other:
+            client.models()
     server.stop(None).wait()
     assert caught.value.field is None
+    assert "routers" not in str(other.value)
 
 
 def test_values_that_do_not_fit_never_leave(fake: FakeServer) -> None:

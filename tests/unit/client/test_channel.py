@@ -22,16 +22,49 @@ from pagemill_common.grpc.options import MIN_PING_SECONDS
         ("[::1]:1,[::2]:1", {}, "ipv6:[::1]:1,[::2]:1"),
         ("ipv4:10.0.0.1:1,10.0.0.2:1", {}, "ipv4:10.0.0.1:1,10.0.0.2:1"),
         ("10.0.0.1:1,", {}, "10.0.0.1:1"),
+        ("[::1]:8450", {}, "[::1]:8450"),
+        ("unix:/run/pagemill.sock", {}, "unix:/run/pagemill.sock"),
+        ("dns:routers:8450", {}, "dns:routers:8450"),
     ],
 )
 def test_targets(given: str | None, environment: dict[str, str], target: str) -> None:
     assert resolve_target(given, environment) == target
 
 
-@pytest.mark.parametrize("given", ["a:1,b:1", "10.0.0.1:1,[::1]:1"])
+@pytest.mark.parametrize("given", ["a:1,b:1", "10.0.0.1:1,[::1]:1", "ipv4:1.2.3:1,10.0.0.1:1"])
 def test_a_list_of_names_is_refused(given: str) -> None:
-    with pytest.raises(ValueError, match="numeric addresses of one family"):
+    with pytest.raises(ValueError, match="a list needs"):
         resolve_target(given, {})
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("127.0.0.1", "has no port; write host:port, such as 127.0.0.1:8450"),
+        ("router", "such as router:8450"),
+        ("router:", "such as router:8450"),
+        ("router:99999", "'99999' is no port from 1 to 65535"),
+        ("router:0", "no port from 1 to 65535"),
+        (":8450", "there is no host"),
+        (":::::", "'::::' is no host"),
+        ("::1", r"such as \[::1\]:8450"),
+        ("fe80::1:8450", r"in brackets; write host:port, such as \[fe80::1\]:8450"),
+        ("http://router:80/x", "leave out http://; write host:port, such as router:80"),
+        ("a b:1", "'a b' is no host"),
+        (",", "holds no address"),
+        ("ipv4:", "holds no address"),
+        ("ipv4:10.0.0.1", "a list needs IPv4 addresses"),
+        ("10.0.0.1:1,10.0.0.2:x", "'x' is no port"),
+    ],
+)
+def test_a_target_that_cannot_be_called_says_what_to_write(given: str, advice: str) -> None:
+    with pytest.raises(ValueError, match=advice):
+        resolve_target(given, {})
+
+
+def test_calls_that_need_no_ready_replica_go_to_any_server() -> None:
+    assert "healthCheckConfig" in json.loads(service_config())
+    assert "healthCheckConfig" not in json.loads(service_config(only_healthy=False))
 
 
 def test_only_unavailable_is_retried_and_at_most_twice() -> None:
