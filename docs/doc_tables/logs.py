@@ -16,6 +16,7 @@ from pagemill_common.errors import StatusError, draining
 from pagemill_common.telemetry import Meters, Telemetry
 from pagemill_replica.front.record import RequestRecord
 from pagemill_router.relay.relay import Outcome
+from pagemill_router.servicer.intake import Known
 from pagemill_router.servicer.record import CallRecord, recorded
 from pagemill_router.telemetry import RouterTelemetry
 
@@ -32,14 +33,11 @@ _MEANINGS = {
     "admission": "`redis` or `local`",
     "prompt_tokens": "tokens of the prompt",
     "cached_tokens": "of these, found in the prefix cache",
-    "output_tokens": "tokens that passed the router",
-    "completion_tokens": "tokens generated",
+    "completion_tokens": "tokens generated, or that passed the router",
     "queue_ms": "in the engine before its first step",
-    "ttft_ms": "from arrival at the replica to the first token",
+    "ttft_ms": "from arrival at this tier to the first token",
     "itl_ms": "mean time of a token after the first",
-    "duration_ms": "from arrival at the replica to the end",
-    "first_token_seconds": "from arrival at the router to the first token",
-    "seconds": "from arrival at the router to the end",
+    "duration_ms": "from arrival at this tier to the end",
     "preemptions": "how often the request lost its blocks to others",
     "code": "the gRPC status",
     "reason": "replica: the finish reason or the error's; router: the error's",
@@ -58,7 +56,7 @@ class _Catcher(logging.Handler):
 def log_fields() -> str:
     """One row for each field of `request finished`; ValueError where one is not described here, or gone."""
     router = _fields("pagemill.router.calls", _router_line) | {"trace_id"}
-    replica = _fields("pagemill.replica.request", _replica_line)
+    replica = _fields("pagemill.replica.request", _replica_line) | {"trace_id"}
     if router | replica != _MEANINGS.keys():
         odd = ", ".join(sorted((router | replica) ^ _MEANINGS.keys()))
         raise ValueError(f"the log line of a call and docs/doc_tables/logs.py do not have the same fields: {odd}")
@@ -83,11 +81,12 @@ def _router_line() -> None:
     telemetry = RouterTelemetry(Telemetry(NoOpTracer(), Meters(Resource.create()), None))
     job: Any = SimpleNamespace(model="x", prompt_tokens=1, call_id="x")
     outcome = Outcome(replica="x", attempts=1, mode="redis", first_frame_at=0.0)
-    record = CallRecord("x", "x", 0.0, job, outcome)
+    record = CallRecord("x", "x", 0.0, Known("x", 1), job, outcome)
     # An error, so that the line has a reason.
     with contextlib.suppress(StatusError), recorded(record, INVALID_SPAN, telemetry, lambda: 1.0):
         raise draining(None)
 
 
 def _replica_line() -> None:
-    RequestRecord(span=INVALID_SPAN, arrived=0.0).close(1.0)
+    ids = {name: "x" for name in ("request_id", "call_id", "router", "model")}
+    RequestRecord(INVALID_SPAN, 0.0, prompt_tokens=1, queue=0.0, ttft=0.0, itl=0.0, **ids).close(1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pagemill.v1 import generation_pb2
@@ -56,10 +57,16 @@ class Prepared:
         )
 
 
-def prepare(request: generation_pb2.GenerateRequest, tokenizer: ModelTokenizer, facts: ModelFacts) -> Prepared:
+def prepare(
+    request: generation_pb2.GenerateRequest,
+    tokenizer: ModelTokenizer,
+    facts: ModelFacts,
+    counted: Callable[[int], None] = lambda tokens: None,
+) -> Prepared:
     """Renders, tokenises and completes a request that `check_fields` has passed. Takes CPU time: call it in a thread.
 
     What `to_forwarded` makes of the result prepares to the same again, the seed filled in.
+    `counted` gets the prompt's tokens as soon as they are known, before it is asked whether they fit.
     Raises StatusError: INVALID_ARGUMENT for the prompt or ids outside the vocabulary, OUT_OF_RANGE where prompt and
     output cannot fit.
     """
@@ -73,7 +80,9 @@ def prepare(request: generation_pb2.GenerateRequest, tokenizer: ModelTokenizer, 
     elif path != "token_ids" and max(ids) >= facts.vocabulary_size:
         found.add(path, f"holds a special token that the model does not know (id {max(ids)})")
     found.raise_any()
+    counted(len(ids))
     ids = _truncate(request, ids, facts)
+    counted(len(ids))
     stop = request.stop
     output = request.output
     max_tokens = _fit(path, len(ids), stop, facts)

@@ -28,6 +28,9 @@ from pagemill_replica.front.registry import CallName, Registry
 from pagemill_replica.front.state import ReplicaView
 from pagemill_replica.front.submission import OutputText, Replay, submission
 
+MAX_ID = 128
+"""Characters of an id that reach the log."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -84,17 +87,16 @@ class Admission:
         self, request: generation_pb2.GenerateRequest, arrived: Arrival, record: RequestRecord
     ) -> Accepted:
         """Validates, prepares and admits. Raises the status of whatever is wrong; nothing is charged then."""
+        self._note(request, record)
         try:
             self._gate.pass_through()
             facts = self._models.facts(request.model)
             record.model = facts.name
             self._models.check(request, facts)
-            self._note(request, record)
             limit = time_limit(
                 request, arrived, default=self._limits.default_timeout, longest=self._limits.max_stream_seconds
             )
-            prepared = await self._models.prepare(request, facts)
-            record.prompt_tokens = len(prepared.prompt_ids)
+            prepared = await self._models.prepare(request, facts, record.count_prompt)
             text = await self._models.text_of(prepared, Replay.of(request.placement))
             link = self._gate.pass_through()
             return self._admit(link, request, arrived, record, prepared, text, arrived.at + limit)
@@ -113,9 +115,10 @@ class Admission:
 
     def _note(self, request: generation_pb2.GenerateRequest, record: RequestRecord) -> None:
         placement = request.placement
-        record.request_id = request.request_id or new_request_id(self._random_bytes)
-        record.call_id, record.attempt = placement.call_id, max(1, placement.attempt)
-        record.router = placement.router
+        # Not checked yet: what is too long for an id must not fill the log.
+        record.request_id = request.request_id[:MAX_ID] or new_request_id(self._random_bytes)
+        record.call_id, record.attempt = placement.call_id[:MAX_ID], max(1, placement.attempt)
+        record.router = placement.router[:MAX_ID]
         if request.WhichOneof("input") == "chat":
             record.operation = names.OPERATION_CHAT
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from opentelemetry.trace import SpanKind, Tracer
 
 from pagemill.v1 import generation_pb2
+from pagemill_common.cancellation import being_cancelled
 from pagemill_common.telemetry import names
 from pagemill_replica.engine.messages import Timing
 from pagemill_replica.front import frames
@@ -70,6 +71,11 @@ class Generator:
                 async with contextlib.aclosing(self._messages(accepted, record)) as messages:
                     async for message in messages:
                         await accepted.live.output.deliver(write, message)
+        except asyncio.CancelledError as stray:
+            # As the interceptor takes it, which then answers INTERNAL.
+            if not being_cancelled():
+                record.failed(stray)
+            raise
         except Exception as failure:
             record.failed(failure)
             raise
@@ -155,8 +161,8 @@ class Generator:
     def _note(self, live: LiveRequest, record: RequestRecord) -> None:
         record.cached_tokens = live.cached_tokens
         record.completion_tokens = live.completion_tokens
+        record.queue = live.queued
         if live.ended is not None:
-            record.queue = live.ended.timing.queue
             record.preemptions = live.ended.preemptions
         first, last = live.first_token_at, live.last_token_at
         if first is not None and last is not None:

@@ -106,7 +106,8 @@ class EngineLink:
         if reply.again:
             raise errors.superseded(charge.attempt)
         # An idle engine begins at once; otherwise the first blocks that it holds tell.
-        live.scheduled = not self._live
+        if not self._live:
+            live.schedule()
         self._live[live.key] = live
         for key in reply.supersedes:
             if key in self._live:
@@ -124,7 +125,7 @@ class EngineLink:
         self.stats = report.stats
         self.ledger.update_held(report.held_blocks)
         for key in report.held_blocks.keys() & self._live.keys():
-            self._live[key].scheduled = True
+            self._live[key].schedule()
         ended = {end.key: end for end in report.ended}
         for new in report.tokens:
             live = self._live.get(new.key)

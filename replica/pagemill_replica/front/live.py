@@ -58,8 +58,8 @@ class LiveRequest:
         self.name = name
         self.key = key
         self.output = output
-        self.scheduled = False
-        """The engine computes it or has computed part of it."""
+        self._submitted_at = clock()
+        self._scheduled_at: float | None = None
         self.cached_tokens = 0
         self.replayed_tokens = replayed_tokens
         self.completion_tokens = replayed_tokens
@@ -79,7 +79,20 @@ class LiveRequest:
         """How far it is, as the front can tell between two reports of the engine."""
         if self.first_token_at is not None:
             return Stage.DECODE
-        return Stage.PREFILL if self.scheduled else Stage.QUEUE
+        return Stage.QUEUE if self._scheduled_at is None else Stage.PREFILL
+
+    @property
+    def queued(self) -> float:
+        """Seconds in the engine before its first step: the engine's figure, or the front's where that never came."""
+        if self.ended is not None:
+            return self.ended.timing.queue
+        until = self._clock() if self._scheduled_at is None else self._scheduled_at
+        return until - self._submitted_at
+
+    def schedule(self) -> None:
+        """The engine computes it or has computed part of it."""
+        if self._scheduled_at is None:
+            self._scheduled_at = self._clock()
 
     def resume(self, rest: TextDelta) -> None:
         """Shows what follows the text that earlier attempts delivered; ends there where a stop string does."""

@@ -64,11 +64,16 @@ class ModelShelf:
         """Checks every field that needs no tokenizer. Raises INVALID_ARGUMENT or UNIMPLEMENTED."""
         check_fields(request, self._limits, facts)
 
-    async def prepare(self, request: generation_pb2.GenerateRequest, facts: ModelFacts) -> Prepared:
-        """Tokenises and completes a checked request. Raises INVALID_ARGUMENT or OUT_OF_RANGE."""
+    async def prepare(
+        self, request: generation_pb2.GenerateRequest, facts: ModelFacts, counted: Callable[[int], None]
+    ) -> Prepared:
+        """Tokenises and completes a checked request; `counted` gets the prompt's tokens, whether or not they fit.
+
+        Raises INVALID_ARGUMENT or OUT_OF_RANGE.
+        """
         if 0 < len(request.token_ids.ids) <= SHORT_PROMPT_TOKENS:
-            return prepare(request, self.tokenizer, facts)
-        return await self._in_thread(lambda: prepare(request, self.tokenizer, facts))
+            return prepare(request, self.tokenizer, facts, counted)
+        return await self._in_thread(lambda: prepare(request, self.tokenizer, facts, counted))
 
     async def text_of(self, prepared: Prepared, replay: Replay | None) -> OutputText:
         """Where the output's text begins, or goes on after `replay`. Raises INVALID_ARGUMENT."""

@@ -8,6 +8,7 @@ import grpc
 from opentelemetry.trace import Span, Status, StatusCode
 
 from pagemill_common import errors, logs
+from pagemill_common.request_line import RequestLine, milliseconds
 from pagemill_common.telemetry import names, trace_id
 
 _log = logs.get("pagemill.replica.request")
@@ -41,12 +42,16 @@ class RequestRecord:
     code: str = grpc.StatusCode.CANCELLED.name
     """The gRPC status."""
 
-    def failed(self, failure: Exception) -> None:
+    def failed(self, failure: BaseException) -> None:
         """The request ends with a status."""
         if isinstance(failure, errors.StatusError):
             self.outcome, self.code = failure.reason or failure.code.name, failure.code.name
         else:
             self.outcome, self.code = errors.Reason.INTERNAL.value, grpc.StatusCode.INTERNAL.name
+
+    def count_prompt(self, tokens: int) -> None:
+        """The prompt has been tokenised; whether it fits is another matter. Called from a thread."""
+        self.prompt_tokens = tokens
 
     def finished(self, reason: str) -> None:
         """The request ends well."""
@@ -55,24 +60,26 @@ class RequestRecord:
     def close(self, now: float) -> None:
         """Writes the log line and ends the span."""
         self.duration = now - self.arrived
-        _log.info(
-            "request finished",
+        line = RequestLine(
             request_id=self.request_id,
+            model=self.model,
+            code=self.code,
+            reason=self.outcome,
+            prompt_tokens=self.prompt_tokens or None,
+            completion_tokens=self.completion_tokens,
+            ttft_ms=milliseconds(self.ttft),
+            duration_ms=round(self.duration * 1000, 2),
+        )
+        line.write(
+            _log,
             call_id=self.call_id,
             attempt=self.attempt,
             router=self.router,
             trace_id=trace_id(self.span),
-            model=self.model,
-            prompt_tokens=self.prompt_tokens,
             cached_tokens=self.cached_tokens,
-            completion_tokens=self.completion_tokens,
-            queue_ms=_ms(self.queue),
-            ttft_ms=_ms(self.ttft),
-            itl_ms=_ms(self.itl),
-            duration_ms=_ms(self.duration),
+            queue_ms=milliseconds(self.queue),
+            itl_ms=milliseconds(self.itl),
             preemptions=self.preemptions,
-            code=self.code,
-            reason=self.outcome,
         )
         self._end_span()
 
@@ -99,7 +106,3 @@ class RequestRecord:
                 span.set_attribute(names.ATTR_ERROR_TYPE, self.outcome)
                 span.set_status(Status(StatusCode.ERROR, self.outcome))
         span.end()
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 2)

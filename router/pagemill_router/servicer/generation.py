@@ -77,7 +77,7 @@ class GenerationService:
             recorded(record, span, self._telemetry, self._clock),
         ):
             with self.live_ids.claim(claimed, previous_attempts=retries):
-                job = await self._intake.accept(request, arrived, context.time_remaining(), request_id)
+                job = await self._intake.accept(request, arrived, context.time_remaining(), request_id, record.known)
                 record.job = job
                 await self._relay.run(job, sink, record.outcome)
             self._intake.observe(job, record.outcome.delivered.tokens_per_choice)

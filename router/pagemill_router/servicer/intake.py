@@ -29,6 +29,18 @@ LARGE_REQUEST_BYTES = 65_536
 BUSY_RETRY_SECONDS = 0.5
 
 
+@dataclass(slots=True)
+class Known:
+    """What is known of a request that may yet be refused."""
+
+    model: str = ""
+    prompt_tokens: int = 0
+
+    def count_prompt(self, tokens: int) -> None:
+        """The prompt has been tokenised; whether it fits is another matter. Called from a thread."""
+        self.prompt_tokens = tokens
+
+
 @dataclass(frozen=True, slots=True)
 class _Read:
     """What the thread brings back."""
@@ -66,12 +78,18 @@ class Intake:
         fleet.on_change(lambda roomier: self._changes.fire())
 
     async def accept(
-        self, request: pb.GenerateRequest, arrived: float, time_remaining: float | None, request_id: str = ""
+        self,
+        request: pb.GenerateRequest,
+        arrived: float,
+        time_remaining: float | None,
+        request_id: str = "",
+        known: Known | None = None,
     ) -> Job:
         """The job of a request that arrived at `arrived`, its gRPC deadline `time_remaining` seconds away, if any.
 
-        Raises the StatusError that the caller gets. Nothing of a wrong request reaches anything but this method.
+        `known` takes what is found out on the way. Raises the StatusError that the caller gets. Nothing of a wrong request reaches anything but this method.
         """
+        known = known or Known()
         request.ClearField("placement")
         if request.ByteSize() < LARGE_REQUEST_BYTES:
             common.check_fields(request, self._limits)
@@ -81,9 +99,10 @@ class Intake:
         try:
             async with asyncio.timeout(max(0.0, deadline - self._clock())):
                 served = await self.resolve(request.model)
+                known.model = served.model.name
                 request.request_id = request_id or request.request_id or common.new_request_id(os.urandom)
                 request.model = served.model.name
-                read = await self._in_thread(_read, request, served, facts_of(served))
+                read = await self._in_thread(_read, request, served, facts_of(served), known)
         except TimeoutError:
             raise errors.deadline("queue") from None
         return self._job(request, served, read, arrived, deadline)
@@ -176,9 +195,9 @@ def facts_of(served: ServedModel) -> common.ModelFacts:
     return common.ModelFacts.from_model(model, served.tokenizer.end_of_text_ids)
 
 
-def _read(request: pb.GenerateRequest, served: ServedModel, facts: common.ModelFacts) -> _Read:
+def _read(request: pb.GenerateRequest, served: ServedModel, facts: common.ModelFacts, known: Known) -> _Read:
     """Runs in a thread."""
-    prepared = common.prepare(request, served.tokenizer, facts)
+    prepared = common.prepare(request, served.tokenizer, facts, known.count_prompt)
     seed = prepared.sampling.seed if prepared.sampling.seed is not None else secrets.randbits(64)
     forwarded = common.to_forwarded(request, prepared, seed, internal_pb2.Placement())
     # The relay needs the ids to tell overlap from gap, and strips them where the caller wants none.

@@ -10,10 +10,13 @@ from dataclasses import dataclass, field
 from opentelemetry.trace import Span, Status, StatusCode
 
 from pagemill_common import logs
+from pagemill_common.cancellation import being_cancelled
 from pagemill_common.errors import StatusError
+from pagemill_common.request_line import RequestLine, milliseconds
 from pagemill_common.telemetry import names
 from pagemill_router.placement.job import Job
 from pagemill_router.relay.relay import Outcome
+from pagemill_router.servicer.intake import Known
 from pagemill_router.telemetry import RouterTelemetry
 
 _log = logs.get("pagemill.router.calls")
@@ -26,6 +29,7 @@ class CallRecord:
     method: str
     request_id: str
     arrived: float
+    known: Known = field(default_factory=Known)
     job: Job | None = None
     outcome: Outcome = field(default_factory=Outcome)
 
@@ -43,7 +47,11 @@ def recorded(
         span.set_status(Status(StatusCode.ERROR, f"{code} {reason}: {failure.message}"))
         raise
     except asyncio.CancelledError:
-        code, reason = "CANCELLED", ""
+        # A stray one is taken for a fault by the interceptor, which answers INTERNAL.
+        if being_cancelled():
+            code, reason = "CANCELLED", ""
+        else:
+            code, reason = "INTERNAL", "INTERNAL"
         raise
     except BaseException:
         code, reason = "INTERNAL", "INTERNAL"
@@ -54,30 +62,27 @@ def recorded(
 
 def _write(record: CallRecord, span: Span, telemetry: RouterTelemetry, seconds: float, code: str, reason: str) -> None:
     job, outcome = record.job, record.outcome
-    model = job.model if job is not None else ""
+    model = record.known.model
     tokens = outcome.delivered.tokens
     first = outcome.first_frame_at
-    fields: dict[str, object] = {
-        "request_id": record.request_id,
-        "method": record.method,
-        "model": model,
-        "code": code,
-        "reason": reason,
-        "replica": outcome.replica,
-        "attempts": outcome.attempts,
-        "admission": outcome.mode,
-        "prompt_tokens": job.prompt_tokens if job is not None else 0,
-        "output_tokens": tokens,
-        "first_token_seconds": round(first - record.arrived, 6) if first is not None else None,
-        "seconds": round(seconds, 6),
-    }
-    _log.info("request finished", **{key: value for key, value in fields.items() if value not in ("", None)})
+    line = RequestLine(
+        request_id=record.request_id,
+        model=model,
+        code=code,
+        reason=reason,
+        prompt_tokens=record.known.prompt_tokens or None,
+        completion_tokens=tokens,
+        ttft_ms=None if first is None else milliseconds(first - record.arrived),
+        duration_ms=round(seconds * 1000, 2),
+    )
+    line.write(_log, method=record.method, replica=outcome.replica, attempts=outcome.attempts, admission=outcome.mode)
     telemetry.finished(model, record.method, code, reason, seconds)
     span.set_attribute(names.ATTR_MODEL, model)
     span.set_attribute(names.ATTR_CODE, code)
     span.set_attribute(names.ATTR_OUTPUT_TOKENS, tokens)
+    if record.known.prompt_tokens:
+        span.set_attribute(names.ATTR_INPUT_TOKENS, record.known.prompt_tokens)
     if job is not None:
-        span.set_attribute(names.ATTR_INPUT_TOKENS, job.prompt_tokens)
         span.set_attribute(names.ATTR_CALL_ID, job.call_id)
     if outcome.replica:
         span.set_attribute(names.ATTR_REPLICA, outcome.replica)

@@ -215,6 +215,7 @@ async def test_one_line_and_the_metrics_tell_of_every_request() -> None:
         first, second = finished_lines(one)
         assert (first["request_id"], first["trace_id"], first["model"]) == ("told", trace_id, "smollm2")
         assert (first["prompt_tokens"], first["completion_tokens"], first["reason"]) == (40, 5, "max_tokens")
+        assert second["request_id"], "drawn for one that is refused too"
         assert first["ttft_ms"]
         assert first["itl_ms"]
         assert (second["code"], second["reason"]) == ("NOT_FOUND", "MODEL_NOT_FOUND")
@@ -229,6 +230,25 @@ async def test_one_line_and_the_metrics_tell_of_every_request() -> None:
         ):
             assert name in text, name
         assert "told" not in text, "no label may hold an id"
+
+
+async def test_the_line_of_a_refused_or_unfinished_request_tells_what_is_known() -> None:
+    async with replica(script="delay=0.02") as one:
+        await one.fails(ask(100_000, request_id="long"))
+        call = one.generation.Generate(ask(4000, request_id="left"))
+        await call.read()
+        call.cancel()
+        late = ask(4000, request_id="late", timeout=Duration(nanos=200_000_000))
+        assert (await status(one.generation.Generate(late))).code is grpc.StatusCode.DEADLINE_EXCEEDED
+        await until(lambda: len(finished_lines(one)) == 3, 5.0, "three lines")
+        lines = {line["request_id"]: line for line in finished_lines(one)}
+        assert (lines["long"]["reason"], lines["long"]["model"]) == ("TOO_LONG", "smollm2")
+        assert lines["long"]["prompt_tokens"] == 40
+        assert "queue_ms" not in lines["long"]
+        assert (lines["left"]["code"], lines["late"]["code"]) == ("CANCELLED", "DEADLINE_EXCEEDED")
+        for name in ("left", "late"):
+            assert 0 <= lines[name]["queue_ms"] < lines[name]["ttft_ms"] <= lines[name]["duration_ms"]  # type: ignore[operator]
+        assert None not in [value for line in lines.values() for value in line.values()]
 
 
 async def test_status_file_tells_of_loading_and_calls_wait_outside(tmp_path: Path) -> None:

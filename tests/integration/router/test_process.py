@@ -109,8 +109,9 @@ async def test_a_finished_call_is_one_log_line_and_counts_in_the_metrics(tmp_pat
             metadata = (("traceparent", f"00-{trace}-b7ad6b7169203331-01"),)
             async for _ in stub.Generate(question(max_tokens=3, request_id="mine"), metadata=metadata):
                 pass
-            with pytest.raises(grpc.aio.AioRpcError):
-                await stub.Generate(question(model="nobody")).read()
+            for wrong in (question(model="nobody"), question("hello", max_tokens=1_000_000)):
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await stub.Generate(wrong).read()
         url = f"http://{router.told['metrics_address']}/metrics"
         text = await asyncio.to_thread(lambda: urllib.request.urlopen(url).read().decode())
         assert 'pagemill_requests_total{code="OK",method="Generate",model="tiny"} 1.0' in text
@@ -123,8 +124,11 @@ async def test_a_finished_call_is_one_log_line_and_counts_in_the_metrics(tmp_pat
         router.process.send_signal(signal.SIGTERM)
         await router.process.wait()
         lines = [line for line in await router.log() if line["message"] == "request finished"]
-        assert [(line["code"], line["trace_id"] == trace) for line in lines] == [("OK", True), ("NOT_FOUND", False)]
-        assert (lines[0]["request_id"], lines[0]["replica"], lines[0]["output_tokens"]) == ("mine", "r0", 3)
+        told = [(line["code"], line["trace_id"] == trace, line.get("model")) for line in lines]
+        assert told == [("OK", True, "tiny"), ("NOT_FOUND", False, None), ("OUT_OF_RANGE", False, "tiny")]
+        assert (lines[0]["request_id"], lines[0]["replica"], lines[0]["completion_tokens"]) == ("mine", "r0", 3)
+        assert 0 < lines[0]["ttft_ms"] <= lines[0]["duration_ms"]
+        assert lines[2]["prompt_tokens"] == lines[0]["prompt_tokens"] == 5
 
 
 async def test_an_address_that_is_taken_ends_with_1_and_says_so(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ async def test_replayed_tokens_count_as_output(make: Make) -> None:
 async def test_stage_as_far_as_the_front_can_tell(make: Make) -> None:
     live = make()
     assert live.stage is Stage.QUEUE
-    live.scheduled = True
+    live.schedule()
     assert live.stage is Stage.PREFILL
     live.on_tokens(ids("a"), 0, None)
     assert live.stage is Stage.DECODE
