@@ -116,6 +116,11 @@ def bad_fields(violations: Sequence[tuple[str, str]]) -> StatusError:
     return StatusError(grpc.StatusCode.INVALID_ARGUMENT, _cut(first, 300) + more, (request, info))
 
 
+def undecodable() -> StatusError:
+    """INVALID_ARGUMENT: the bytes of a message are not the method's request."""
+    return bad_fields([("request", "the bytes are not a message of this method, or hold text that is not UTF-8")])
+
+
 def unimplemented(field: str) -> StatusError:
     """UNIMPLEMENTED for a field of the contract that does not work."""
     info = error_info(Reason.FIELD_NOT_SUPPORTED, {"field": field})
@@ -223,6 +228,11 @@ def deadline(stage: str) -> StatusError:
     """DEADLINE_EXCEEDED: the request's timeout passed while it was in `stage` (queue, prefill or decode)."""
     info = error_info(Reason.DEADLINE_EXCEEDED, {"stage": stage})
     return StatusError(grpc.StatusCode.DEADLINE_EXCEEDED, f"the timeout passed in stage {stage}", (info,))
+
+
+def caller_left() -> StatusError:
+    """CANCELLED: the caller has left. It hears nothing more; logs and metrics do."""
+    return StatusError(grpc.StatusCode.CANCELLED, "the caller has left")
 
 
 def internal(incident_id: str) -> StatusError:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from pagemill_common.grpc.sending import send
+
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
@@ -62,7 +64,7 @@ class HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
                 changed.clear()
                 status = self._status(request.service)
                 if status != last:
-                    await context.write(health_pb2.HealthCheckResponse(status=status))
+                    await send(context, health_pb2.HealthCheckResponse(status=status))
                     last = status
                 await changed.wait()
         finally:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from pagemill_common import errors, logs, telemetry
 
@@ -24,6 +25,10 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
     Works for typed and for raw-bytes handlers of every arity. A cancelled call and `context.abort` pass through. A
     CancelledError from anywhere else is a bug like any other: gRPC would take it for the call's own end and send no
     status, and the caller would wait for ever.
+
+    gRPC decodes a request before it calls the handler, and answers bytes that it cannot decode with a bare UNKNOWN and
+    a stack trace in the log. So decoding never fails here: what cannot be decoded reaches the guard as UNDECODABLE, and
+    ends as INVALID_ARGUMENT with one line in the log.
     """
 
     async def intercept_service(
@@ -37,6 +42,23 @@ class StatusInterceptor(grpc.aio.ServerInterceptor):
         if handler is None:
             return handler
         return _wrap(handler, handler_call_details.method)
+
+
+UNDECODABLE = object()
+"""Stands for a request whose bytes the method's decoder refused."""
+
+
+def _decoding(decode: Callable[[bytes], Any] | None) -> Callable[[bytes], Any] | None:
+    if decode is None:
+        return None
+
+    def decoded(raw: bytes) -> Any:
+        try:
+            return decode(raw)
+        except DecodeError:
+            return UNDECODABLE
+
+    return decoded
 
 
 def _wrap(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
@@ -55,8 +77,12 @@ def _wrap(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
         outer = _guard_coroutine(inner, method)
     else:
         return handler  # type: ignore[no-any-return]
+    decode = handler.request_deserializer
     made: grpc.RpcMethodHandler[Any, Any] = make(
-        outer, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        outer,
+        # A stream of requests is decoded while the handler reads it, whose own failure it is then.
+        request_deserializer=decode if handler.request_streaming else _decoding(decode),
+        response_serializer=handler.response_serializer,
     )
     return made
 
@@ -64,6 +90,7 @@ def _wrap(handler: Any, method: str) -> grpc.RpcMethodHandler[Any, Any]:
 def _guard_coroutine(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[[Any, Context], Awaitable[Any]]:
     async def guarded(request: Any, context: Context) -> Any:
         try:
+            _check(request, context, method)
             return await inner(request, context)
         except grpc.aio.AbortError:
             raise
@@ -82,6 +109,7 @@ def _guard_generator(
 ) -> Callable[[Any, Context], AsyncIterator[Any]]:
     async def guarded(request: Any, context: Context) -> AsyncIterator[Any]:
         try:
+            _check(request, context, method)
             async with contextlib.aclosing(inner(request, context)) as messages:  # type: ignore[type-var]
                 async for message in messages:
                     yield message
@@ -106,8 +134,18 @@ def _being_cancelled() -> bool:
 async def abort(context: Context, failure: BaseException, method: str) -> NoReturn:
     """Ends the call with the status that belongs to `failure`."""
     status = failure if isinstance(failure, errors.StatusError) else _incident(context, failure, method)
-    await context.abort(status.code, status.message, status.trailing_metadata())
+    try:
+        await context.abort(status.code, status.message, status.trailing_metadata())
+    except grpc.aio.InternalError:
+        # The call has ended meanwhile, and gRPC takes this for its end: nobody is left to hear a status.
+        raise asyncio.CancelledError from None
     raise AssertionError("context.abort returned")
+
+
+def _check(request: Any, context: Context, method: str) -> None:
+    if request is UNDECODABLE:
+        _log.info("request refused: it cannot be decoded", method=method, peer=context.peer())
+        raise errors.undecodable()
 
 
 def _incident(context: Context, failure: BaseException, method: str) -> errors.StatusError:

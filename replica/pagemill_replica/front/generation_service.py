@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
 
 from pagemill.v1 import generation_pb2, generation_pb2_grpc
+from pagemill_common.grpc.sending import send
 from pagemill_replica.front.answer import Answer
 from pagemill_replica.front.arrival import arrival
 from pagemill_replica.front.generator import Generator
@@ -28,7 +30,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self, request: generation_pb2.GenerateRequest, context: Context
     ) -> None:
         """Streams an answer."""
-        await self._generator.run(request, arrival(context, self._clock), context.write)
+        await self._generator.run(request, arrival(context, self._clock), partial(send, context))
 
     async def GenerateText(  # noqa: N802 - the name in the protocol
         self, request: generation_pb2.GenerateTextRequest, context: Context

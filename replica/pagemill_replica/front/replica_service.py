@@ -11,6 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from pagemill.v1 import replica_pb2, replica_pb2_grpc
 from pagemill_common import logs
+from pagemill_common.grpc.sending import send
 from pagemill_replica.front.drain import Drain
 from pagemill_replica.front.served import ServedModel
 from pagemill_replica.front.state import ReplicaView
@@ -46,7 +47,7 @@ class ReplicaServicer(replica_pb2_grpc.ReplicaServiceServicer):
             while True:
                 watcher.changed.clear()
                 for changes in self._hub.take_changes(watcher):
-                    await context.write(self._message(watcher, changes))
+                    await send(context, self._message(watcher, changes))
                 await asyncio.sleep(MIN_GAP_SECONDS)
                 try:
                     async with asyncio.timeout(MAX_GAP_SECONDS - MIN_GAP_SECONDS):
