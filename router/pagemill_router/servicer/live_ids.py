@@ -26,10 +26,10 @@ class LiveIds:
     def claim(self, request_id: str, *, previous_attempts: int = 0) -> Iterator[None]:
         """Holds the id until the block is left; ALREADY_EXISTS where it is live.
 
-        `previous_attempts`: how many times gRPC itself says to have tried this call before. Each of those has failed for
-        the caller, though its end may not have been noticed here, so the call may stand beside as many and no more. The
-        number is the caller's word, and an earlier attempt may have come over another connection, so that nothing here
-        can tell it from an invention: what bounds it is gRPC's own limit.
+        `previous_attempts`: how many times gRPC itself says to have tried this call before. Each of those has failed
+        for the caller, though its end may not have been noticed here, so the call may stand beside as many and no more.
+        The number is the caller's word, and an earlier attempt may have come over another connection, so that nothing
+        here can tell it from an invention: what bounds it is gRPC's own limit.
         """
         if self._live[request_id] > min(previous_attempts, MOST_RETRIES):
             raise errors.already_exists(request_id)

@@ -44,7 +44,7 @@ def test_statuses_of_ours(error: errors.StatusError, verdict: Verdict) -> None:
         (grpc.StatusCode.UNAVAILABLE, Verdict.ELSEWHERE),
         (grpc.StatusCode.UNKNOWN, Verdict.ELSEWHERE),
         (grpc.StatusCode.INTERNAL, Verdict.ELSEWHERE),
-        (grpc.StatusCode.CANCELLED, Verdict.ELSEWHERE),
+        (grpc.StatusCode.CANCELLED, Verdict.FULL),
         (grpc.StatusCode.DEADLINE_EXCEEDED, Verdict.PASS),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, Verdict.PASS),
     ],
