@@ -6,7 +6,9 @@ __all__ = ["TemplateError", "TokenizerError"]
 
 
 class TokenizerError(ValueError):
-    """A tokenizer that cannot be built or is of a kind that is not supported; one line that names what."""
+    """A tokenizer that cannot be built or is of a kind that is not supported, or a text that it cannot take; one line
+    that names what.
+    """
 
 
 class TemplateError(ValueError):

@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pagemill.v1 import model_pb2
+from pagemill_common.tokenisation.coverage import longest_token_bytes
 from pagemill_common.tokenisation.errors import TemplateError, TokenizerError
 from pagemill_common.tokenisation.template import ChatTemplate, TemplateLimits
 from pagemill_common.tokenisation.text_stream import decode
@@ -22,7 +23,7 @@ __all__ = ["ModelTokenizer"]
 class ModelTokenizer:
     """Encodes, renders and decodes for one model. Immutable after construction; threads may share it.
 
-    `tokenizers` releases the GIL while it encodes, so long prompts belong in a thread.
+    Encoding a long text takes seconds, without the GIL: it belongs in a thread, where it stops nobody.
     """
 
     def __init__(self, bundle: model_pb2.TokenizerBundle, *, template_limits: TemplateLimits | None = None) -> None:
@@ -37,8 +38,10 @@ class ModelTokenizer:
         self._pieces = _pieces(self._backend)
         added = self._backend.get_added_tokens_decoder()
         special = frozenset(i for i, token in added.items() if token.special)
-        decoder = json.loads(bundle.tokenizer_json).get("decoder")
-        self.byte_table = TokenBytes.of(decoder, self._pieces, special)
+        description = json.loads(bundle.tokenizer_json)
+        self.byte_table = TokenBytes.of(description.get("decoder"), self._pieces, special)
+        self.longest_token_bytes: int | None = longest_token_bytes(description, self._backend, self.byte_table)
+        """Most bytes of a text that one token can stand for; None where the tokenizer sets no bound."""
         self.end_of_text_ids: tuple[int, ...] = tuple(bundle.end_of_text_ids)
         self._template_limits = template_limits or TemplateLimits()
 
@@ -68,9 +71,13 @@ class ModelTokenizer:
         `add_special_tokens` adds beginning and end of text where the model's tokenizer does so, but never a second
         one beside one that the text already has. `parse_special` reads special tokens that are spelled out in the
         text as such; otherwise they are ordinary text (tokens a tokenizer marks as user-defined are read either way).
+        Raises TokenizerError for a text with half a surrogate pair, which no UTF-8 stands for.
         """
         backend = self._backend if parse_special else self._literal_backend
-        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        if not _is_unicode(text):
+            raise TokenizerError("the text holds half a surrogate pair, which is no character")
+        # `encode` keeps the GIL to its end; the batches do not, and this one leaves out offsets, which nobody needs.
+        ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         if not add_special_tokens:
             return ids
         bundle = self.bundle
@@ -100,7 +107,10 @@ class ModelTokenizer:
         add_generation_prompt: bool = True,
         variables: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Token ids of a chat. The template alone decides about beginning of text. Raises TemplateError."""
+        """Token ids of a chat. The template alone decides about beginning of text.
+
+        Raises TemplateError, and TokenizerError as `encode` does.
+        """
         text = self.render_chat(messages, add_generation_prompt=add_generation_prompt, variables=variables)
         return self.encode(text, add_special_tokens=False)
 
@@ -138,6 +148,14 @@ class ModelTokenizer:
             eos_token=self.bundle.eos_token,
             limits=self._template_limits,
         )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _load(description: bytes) -> Tokenizer:

@@ -38,8 +38,8 @@ _MAX_TEMPLATE_BYTES = 1 << 20
 class TemplateLimits:
     """What rendering one chat may cost."""
 
-    output_bytes: int = 16 << 20
-    """Most bytes of UTF-8 that a template may write."""
+    output_bytes: int = 6 << 20
+    """Most bytes of UTF-8 that a template may write: the largest chat, and half as much again around it."""
     seconds: float = 5.0
     """Most seconds that it may take."""
     value_size: int = 32 << 20
