@@ -35,3 +35,6 @@ SAMPLING = {
     "presence_penalty": Range(-100.0, 100.0),
 }
 """By the field's name in SamplingParams."""
+
+LOGIT_BIAS = Range(-100.0, 100.0)
+"""Each entry of `logit_bias`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from pagemill import ranges
 from pagemill.v1 import generation_pb2
 from pagemill_common.intake.chat import check_chat
 from pagemill_common.intake.facts import Limits, ModelFacts
@@ -97,21 +98,13 @@ def check_text(text: str, limits: Limits, found: Violations) -> None:
 
 
 def _check_sampling(sampling: generation_pb2.SamplingParams, limits: Limits, found: Violations) -> None:
-    ranges = (
-        ("temperature", 0.0, 100.0, False),
-        ("top_p", 0.0, 1.0, True),
-        ("min_p", 0.0, 1.0, False),
-        ("repetition_penalty", 0.0, 100.0, True),
-        ("frequency_penalty", -100.0, 100.0, False),
-        ("presence_penalty", -100.0, 100.0, False),
-    )
-    for name, low, high, above in ranges:
+    for name, allowed in ranges.SAMPLING.items():
         if is_set(sampling, name):
-            found.number(f"sampling.{name}", getattr(sampling, name), low, high, above=above)
+            found.number(f"sampling.{name}", getattr(sampling, name), allowed)
     found.count("sampling.logit_bias", len(sampling.logit_bias), limits.max_logit_bias)
     if len(sampling.logit_bias) <= limits.max_logit_bias:
         for token_id in sorted(sampling.logit_bias):
-            found.number(f"sampling.logit_bias[{token_id}]", sampling.logit_bias[token_id], -100.0, 100.0)
+            found.number(f"sampling.logit_bias[{token_id}]", sampling.logit_bias[token_id], ranges.LOGIT_BIAS)
     found.count("sampling.banned_token_ids", len(sampling.banned_token_ids), limits.max_banned_tokens)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from pagemill.ranges import Range
 from pagemill_common import errors
 
 __all__ = ["Violations"]
@@ -29,13 +29,11 @@ class Violations:
         """A field that is set, but not supported."""
         self.unsupported.append(path)
 
-    def number(self, path: str, value: float, low: float, high: float, *, above: bool = False) -> None:
-        """A number in [low, high], or (low, high] with `above`; never NaN or infinite."""
-        if not math.isfinite(value):
-            self.add(path, f"must be a finite number, not {value}")
-        elif value < low or value > high or (above and value == low):
-            bracket = "(" if above else "["
-            self.add(path, f"must be in {bracket}{low:g}, {high:g}], not {value:g}")
+    def number(self, path: str, value: float, allowed: Range) -> None:
+        """A number in a range; never NaN or infinite."""
+        wrong = allowed.violation(value)
+        if wrong is not None:
+            self.add(path, wrong)
 
     def count(self, path: str, count: int, most: int) -> None:
         """At most so many entries."""
