@@ -76,9 +76,20 @@ def connection_limits() -> str:
             "then the connection ends",
         ),
         (
-            "largest message to a server",
-            _mib(options.MAX_MESSAGE_BYTES),
-            "RESOURCE_EXHAUSTED from gRPC itself, without our details",
+            "largest message to a router / a replica",
+            f"{_mib(options.MAX_REQUEST_BYTES)} / {_mib(options.MAX_MESSAGE_BYTES)}",
+            "RESOURCE_EXHAUSTED from gRPC itself, without our details: a retry is pointless",
+        ),
+        (
+            "calls of one connection at the same time",
+            f"{options.MAX_STREAMS_PER_CONNECTION}",
+            "gRPC's clients hold them back until one ends; what comes all the same is refused with UNAVAILABLE or "
+            "RESOURCE_EXHAUSTED, without our details",
+        ),
+        (
+            "calls that have arrived and not been accepted",
+            f"{options.MAX_PENDING_CALLS}",
+            "CANCELLED from gRPC itself, without our details; the queue limits answer long before",
         ),
         ("largest message that the Python client takes", _mib(channel.MAX_RESPONSE_BYTES), ""),
         (

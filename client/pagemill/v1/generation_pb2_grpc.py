@@ -73,7 +73,8 @@ class GenerationServiceServicer:
 
     def Generate(self, request, context):
         """Generates text and streams it: `started`, then `delta` messages, then one `finished` per choice.
-        A stream that ends with status OK has ended with `finished`; every failure is a status with typed details.
+        A stream that ends with status OK has ended with `finished`; every failure is a status with typed details. Only what
+        gRPC itself refuses has none: a request larger than 6 MiB (16 MiB at a replica) is RESOURCE_EXHAUSTED, never worth a retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

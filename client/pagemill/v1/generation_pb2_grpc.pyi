@@ -38,7 +38,8 @@ class GenerationServiceStub:
     def __new__(cls, channel: _aio.Channel) -> GenerationServiceAsyncStub: ...
     Generate: _grpc.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]
     """Generates text and streams it: `started`, then `delta` messages, then one `finished` per choice.
-    A stream that ends with status OK has ended with `finished`; every failure is a status with typed details.
+    A stream that ends with status OK has ended with `finished`; every failure is a status with typed details. Only what
+    gRPC itself refuses has none: a request larger than 6 MiB (16 MiB at a replica) is RESOURCE_EXHAUSTED, never worth a retry.
     """
     GenerateText: _grpc.UnaryUnaryMultiCallable[_generation_pb2.GenerateTextRequest, _generation_pb2.GenerateTextResponse]
     """Generates text and answers once, with everything that Generate would have streamed."""
@@ -58,7 +59,8 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_generation_pb2.GenerateRequest, _generation_pb2.GenerateResponse]  # type: ignore[assignment]
     """Generates text and streams it: `started`, then `delta` messages, then one `finished` per choice.
-    A stream that ends with status OK has ended with `finished`; every failure is a status with typed details.
+    A stream that ends with status OK has ended with `finished`; every failure is a status with typed details. Only what
+    gRPC itself refuses has none: a request larger than 6 MiB (16 MiB at a replica) is RESOURCE_EXHAUSTED, never worth a retry.
     """
     GenerateText: _aio.UnaryUnaryMultiCallable[_generation_pb2.GenerateTextRequest, _generation_pb2.GenerateTextResponse]  # type: ignore[assignment]
     """Generates text and answers once, with everything that Generate would have streamed."""
@@ -81,7 +83,8 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_generation_pb2.GenerateResponse], _abc.AsyncIterator[_generation_pb2.GenerateResponse]]:
         """Generates text and streams it: `started`, then `delta` messages, then one `finished` per choice.
-        A stream that ends with status OK has ended with `finished`; every failure is a status with typed details.
+        A stream that ends with status OK has ended with `finished`; every failure is a status with typed details. Only what
+        gRPC itself refuses has none: a request larger than 6 MiB (16 MiB at a replica) is RESOURCE_EXHAUSTED, never worth a retry.
         """
 
     @_abc_1.abstractmethod
