@@ -62,7 +62,7 @@ class GenerationService:
         metadata = tuple(context.invocation_metadata() or ())
         retries = previous_attempts(next((value for key, value in metadata if key == RETRY_KEY), None))
         given = request.request_id
-        # What is wrong with a caller's id is intake's to say: a wrong one is nobody's, and only its beginning is logged.
+        # What is wrong with a caller's id is intake's to say: a wrong one is nobody's, and its beginning is logged.
         request_id = given[:128] or f"req-{secrets.token_hex(12)}"
         claimed = request_id if not given or valid_request_id(given) else f"invalid-{secrets.token_hex(12)}"
         attributes = {
