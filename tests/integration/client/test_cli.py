@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import pty
-import select
 import signal
 import subprocess
 import sys
@@ -23,6 +19,7 @@ from pagemill.cli.failures import ExitCode
 from pagemill.v1 import generation_pb2 as pb
 from pagemill_common import errors
 from support.fake_service import FakeServer, delta, endless, fail, finished, started, without_pause
+from support.terminal import Terminal
 
 COMMAND = [sys.executable, "-c", "from pagemill.cli import main; main()"]
 
@@ -219,54 +216,6 @@ def test_chat_without_a_server_fails_at_once() -> None:
     assert run("chat", "-t", "127.0.0.1:1", stdin="").exit_code == ExitCode.BUSY
 
 
-class Terminal:
-    """A command on a terminal of its own, as a person has it."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._master, slave = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"}
-        environment.pop("NO_COLOR", None)
-        self.process = subprocess.Popen(
-            [*COMMAND, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
-            preexec_fn=_take_terminal,
-        )  # fmt: skip
-        os.close(slave)
-        self.seen = ""
-
-    def expect(self, text: str, within: float = 30.0) -> None:
-        deadline = time.monotonic() + within
-        while text not in self.seen:
-            ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"no {text!r} in {self.seen!r}"
-            try:
-                self.seen += os.read(self._master, 4096).decode("utf-8", "replace")
-            except OSError:
-                assert text in self.seen, f"no {text!r} in {self.seen!r}"
-
-    def type(self, text: str) -> None:
-        self.seen = ""
-        os.write(self._master, text.encode())
-
-    def leave(self) -> None:
-        """Waits for the command's end, which must be a good one."""
-        try:
-            with contextlib.suppress(OSError):  # EIO: the other end is closed.
-                while select.select([self._master], [], [], 20)[0] and (more := os.read(self._master, 4096)):
-                    self.seen += more.decode("utf-8", "replace")
-            assert self.process.wait(timeout=20) == 0, self.seen
-        finally:
-            self.process.kill()
-            self.process.wait()
-            os.close(self._master)
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 def test_ctrl_c_cancels_the_answer_and_not_the_session(fake: FakeServer) -> None:
     fake.generate = endless
     terminal = Terminal("chat", "-t", fake.address)
@@ -276,8 +225,7 @@ def test_ctrl_c_cancels_the_answer_and_not_the_session(fake: FakeServer) -> None
     terminal.type("\x03")
     terminal.expect("cancelled")
     assert fake.ended.wait(10)
-    terminal.type("\x03")
-    terminal.expect("/exit")
+    terminal.interrupt("/exit")
     terminal.type("/exit\n")
     terminal.leave()
 
