@@ -6,6 +6,7 @@ What a validator raises begins with the value or says `is not a`, so that the li
 from __future__ import annotations
 
 import math
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,14 +103,14 @@ def check_endpoint(value: str) -> str:
 
 def check_exists(value: Path) -> Path:
     """A file or folder that is there; raises ValueError."""
-    if not value.exists():
+    if not os.path.exists(value):
         raise ValueError(f"{str(value)!r} is not a file or folder that exists")
     return value
 
 
 def check_writable_place(value: Path) -> Path:
     """A file, there or not, in a folder that is there; raises ValueError."""
-    if value.is_dir() or not value.absolute().parent.is_dir():
+    if os.path.isdir(value) or not os.path.isdir(value.absolute().parent):
         raise ValueError(f"{str(value)!r} is not a file in a folder that exists")
     return value
 

@@ -274,6 +274,10 @@ def test_paths_that_cannot_be_used_are_named(tmp_path: Path, capsys: pytest.Capt
     assert "is not a file or folder that exists" in said
     assert "--out: '" in said
     assert "is not a file in a folder that exists" in said
+    with pytest.raises(SystemExit):
+        Places.parse([*right[:2], "--model", "x" * 300, "--out", str(tmp_path / ("x" * 300) / "out")])
+    said = capsys.readouterr().err
+    assert said.count("that exists") == 2, "names that are too long for the system are nothing that exists"
 
 
 def test_contradictions_are_told_beside_wrong_values(capsys: pytest.CaptureFixture[str]) -> None:
