@@ -7,6 +7,7 @@ import sys
 from pagemill_common import logs
 from pagemill_common.grpc.loop import run
 from pagemill_common.listen import ListenError
+from pagemill_common.status_file import StatusFileError
 from pagemill_router.app import serve
 from pagemill_router.settings import RouterSettings
 
@@ -22,6 +23,9 @@ def main(argv: list[str] | None = None) -> int:
     except ListenError as failure:
         _log.error("cannot start", error=str(failure))
         return 1
+    except StatusFileError as failure:
+        _log.error("cannot start", error=str(failure))
+        return 2
     return 0
 
 

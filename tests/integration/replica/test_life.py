@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -275,6 +276,47 @@ async def test_signal_while_loading_stops_at_once(tmp_path: Path) -> None:
         assert await tier.ended(within=10.0) == 0
     finally:
         await asyncio.to_thread(tier.close)
+
+
+async def test_signals_after_the_end_of_the_work_change_no_exit_status(tmp_path: Path) -> None:
+    tier = _tier(tmp_path, "--fake-runner", "load_delay=60").start()
+    try:
+        await until(lambda: tier.status.get("stage") == "loading weights", 20.0, "it loads")
+        tier.send(signal.SIGTERM)
+        await until(lambda: tier.status.get("stage") == "stopped", 20.0, "it stops")
+        while tier.running:
+            tier.send(signal.SIGTERM)
+            await asyncio.sleep(0)
+        assert await tier.ended() == 0
+    finally:
+        await asyncio.to_thread(tier.close)
+
+
+async def test_status_file_that_cannot_be_written_any_more_changes_nothing_else() -> None:
+    async with replica(script="delay=0.01") as one:
+        running = one.generation.Generate(ask(50))
+        await running.read()
+        one.tier.status_file.unlink()
+        (one.tier.status_file / "in the way").mkdir(parents=True)
+        one.tier.send(signal.SIGTERM)
+        assert (await rest(running))[-1].HasField("finished")
+        assert await one.tier.ended() == 0
+        lines = [json.loads(line) for line in one.tier.log.splitlines()]
+        errors = [line["message"] for line in lines if line["level"] == "error"]
+        assert errors == ["the status file cannot be written"]
+
+
+async def test_status_file_that_cannot_be_written_is_named_and_exits_with_2(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 250)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "pagemill_replica", "--model", str(smollm2()), "--listen", "127.0.0.1:0"),
+        *("--log-format", "json", "--status-file", str(path)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, log = await process.communicate()
+    assert process.returncode == 2
+    (line,) = log.decode().splitlines()
+    assert json.loads(line)["error"] == f"--status-file {path}: File name too long"
 
 
 async def test_model_that_cannot_be_read_is_one_clear_line_and_exit_2(tmp_path: Path) -> None:

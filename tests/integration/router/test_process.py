@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -80,6 +81,49 @@ async def test_sigterm_drains_and_exits_with_0(tmp_path: Path) -> None:
             assert messages[-1].HasField("finished")
         assert await asyncio.wait_for(router.process.wait(), 20) == 0
         assert router.told["stage"] == "stopped"
+
+
+async def test_a_status_file_that_cannot_be_written_any_more_cuts_no_stream(tmp_path: Path) -> None:
+    async with FakeReplica(pace=0.02) as replica, router_process(replica, tmp_path) as router:
+        async with grpc.aio.insecure_channel(router.told["address"]) as channel:
+            streaming = GenerationServiceStub(channel).Generate(question(max_tokens=60))
+            await streaming.read()
+            (tmp_path / "status.json").unlink()
+            (tmp_path / "status.json" / "in the way").mkdir(parents=True)
+            router.process.send_signal(signal.SIGTERM)
+            messages = []
+            while (message := await streaming.read()) is not grpc.aio.EOF:
+                messages.append(message)
+            assert messages[-1].HasField("finished")
+        assert await asyncio.wait_for(router.process.wait(), 20) == 0
+        assert [line["message"] for line in await router.log() if line["level"] == "error"] == [
+            "the status file cannot be written"
+        ]
+
+
+async def test_signals_do_nothing_once_the_work_is_done(tmp_path: Path) -> None:
+    async with FakeReplica() as replica, router_process(replica, tmp_path, "--drain-settle", "0") as router:
+        router.process.send_signal(signal.SIGTERM)
+        await until(lambda: router.told["stage"] == "stopped")
+        while router.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                router.process.send_signal(signal.SIGTERM)
+            await asyncio.sleep(0)
+        assert router.process.returncode == 0
+
+
+async def test_a_status_file_that_cannot_be_written_ends_with_2_and_names_the_flag(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 250)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "pagemill_router", "--listen", "127.0.0.1:0", "--replicas", "127.0.0.1:1", "--log-format", "json"),
+        *("--status-file", str(path)),
+        stderr=asyncio.subprocess.PIPE,
+    )
+    _, log = await process.communicate()
+    assert process.returncode == 2
+    (line,) = log.decode().splitlines()
+    assert json.loads(line)["error"] == f"--status-file {path}: File name too long"
 
 
 async def test_a_second_sigterm_ends_at_once(tmp_path: Path) -> None:
