@@ -100,8 +100,11 @@ class Fleet:
         return next((link for link in named if link.watching), named[0] if named else None)
 
     def cordon(self, name: str, reason: str) -> None:
-        """The replica gets no new requests from this router, whichever process bears the name, until `uncordon`."""
-        self._cordons[name] = reason
+        """The replica gets no new requests from this router, whichever process bears the name, until `uncordon`.
+
+        An empty reason keeps that of an earlier cordon: who repeats it knows less, not better.
+        """
+        self._cordons[name] = reason or self._cordons.get(name, "")
         self._touch(name)
 
     def uncordon(self, name: str) -> None:

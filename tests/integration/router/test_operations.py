@@ -40,6 +40,18 @@ async def test_a_cordoned_replica_gets_nothing_until_uncordon(run_router: RunRou
         assert len(one.seen) == 1
 
 
+async def test_a_cordon_without_a_reason_keeps_the_earlier_one(run_router: RunRouter) -> None:
+    async with FakeReplica("r0") as replica, run_router(replica) as caller:
+        shown = []
+        for reason in ("", "bad disk", "", "bad fan"):
+            reply = await caller.admin.Cordon(admin_pb2.CordonRequest(replica="r0", reason=reason))
+            shown.append(reply.replica.reason)
+        assert shown == ["cordoned", "cordoned: bad disk", "cordoned: bad disk", "cordoned: bad fan"]
+        await caller.admin.Uncordon(admin_pb2.UncordonRequest(replica="r0"))
+        reply = await caller.admin.Cordon(admin_pb2.CordonRequest(replica="r0"))
+        assert reply.replica.reason == "cordoned", "uncordon forgets it"
+
+
 async def test_cordon_of_a_name_nobody_bears(run_router: RunRouter) -> None:
     async with FakeReplica() as replica, run_router(replica) as caller:
         with pytest.raises(grpc.aio.AioRpcError) as failure:
