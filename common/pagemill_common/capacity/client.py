@@ -81,6 +81,12 @@ class CapacityPool:
     ) -> None:
         await self.aclose()
 
+    @property
+    def address(self) -> str:
+        """host:port, or the path of a socket: where Redis is, without the secrets of its URL."""
+        where = self._redis.connection_pool.connection_kwargs
+        return str(where["path"]) if "path" in where else f"{where.get('host', 'localhost')}:{where.get('port', 6379)}"
+
     async def aclose(self) -> None:
         """Closes the connections, once the calls that were given up on have ended."""
         if self._calls:

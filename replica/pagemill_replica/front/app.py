@@ -23,7 +23,7 @@ from pagemill_replica.engine_process.client import EngineClient, EngineStartErro
 from pagemill_replica.front import served as served_model
 from pagemill_replica.front.assembly import Front
 from pagemill_replica.front.served import ServedModel
-from pagemill_replica.front.startup import engine_config, log_capacity
+from pagemill_replica.front.startup import engine_config, log_capacity, tell_of_redis
 from pagemill_replica.settings import ReplicaSettings
 
 _log = logs.get("pagemill.replica")
@@ -63,10 +63,9 @@ class ReplicaApp:
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
         try:
-            return await self._serve()
-        except StoppedError:
-            _log.info("stopped")
-            return EXIT_OK
+            status = await self._unless_told_to_stop()
+            _log.info("replica stopped", exit_status=status)
+            return status
         except (CheckpointError, TokenizerError) as failure:
             return self._cannot_start(f"--model: {failure}", EXIT_WRONG_SETTING)
         except EngineStartError as failure:
@@ -89,11 +88,18 @@ class ReplicaApp:
         else:
             front.drain.begin(signal.Signals(number).name)
 
+    async def _unless_told_to_stop(self) -> int:
+        try:
+            return await self._serve()
+        except StoppedError:
+            return EXIT_OK
+
     async def _serve(self) -> int:
         settings, status = self._settings, self._status
         async with AsyncExitStack() as stack:
             if settings.metrics_listen is not None:
                 status.update(metrics_address=self._telemetry.meters.listen(settings.metrics_listen).address)
+            pool = await self._open_pool(stack)
             status.update(stage="reading the model")
             served = await self._unless_stopped(asyncio.to_thread(served_model.load, settings))
             front = self._front = stack.enter_context(Front(settings, served, self._telemetry))
@@ -101,11 +107,18 @@ class ReplicaApp:
             stack.push_async_callback(front.server.stop, 0)
             front.view.address = settings.advertised(front.server.port)
             status.update(address=front.server.address)
-            _log.info("listening", address=front.server.address, model=served.name, epoch=front.view.epoch)
+            _log.info(
+                "listening",
+                address=front.server.address,
+                model=served.name,
+                epoch=front.view.epoch,
+                metrics=status.status.metrics_address or "none",
+            )
             ready = await self._start_engine(stack, front, served)
             front.open(ready)
             log_capacity(ready)
-            await self._start_heartbeats(stack, front)
+            if pool is not None:
+                await self._start_heartbeats(stack, front, pool)
             watching = asyncio.create_task(front.readiness.run())
             stack.callback(watching.cancel)
             front.on_ready_change = lambda is_ready: status.update(ready=is_ready)
@@ -139,12 +152,18 @@ class ReplicaApp:
         self._front.on_engine_lost(reason)
         self._status.update(error=reason)
 
-    async def _start_heartbeats(self, stack: AsyncExitStack, front: Front) -> None:
-        settings = self._settings
-        if settings.redis_url is None:
-            return
-        pool = await stack.enter_async_context(CapacityPool(settings.redis_url, settings.pool))
-        beats = HeartbeatLoop(pool, front.view.beat, interval=settings.heartbeat_interval, on_reply=front.on_beat_reply)
+    async def _open_pool(self, stack: AsyncExitStack) -> CapacityPool | None:
+        """The pool, if there is one; whether it answers is found out while the model loads."""
+        if self._settings.redis_url is None:
+            return None
+        pool = await stack.enter_async_context(CapacityPool(self._settings.redis_url, self._settings.pool))
+        asking = asyncio.create_task(tell_of_redis(pool), name="asking redis")
+        stack.callback(asking.cancel)
+        return pool
+
+    async def _start_heartbeats(self, stack: AsyncExitStack, front: Front, pool: CapacityPool) -> None:
+        interval = self._settings.heartbeat_interval
+        beats = HeartbeatLoop(pool, front.view.beat, interval=interval, on_reply=front.on_beat_reply)
         front.heartbeats = beats
         await stack.enter_async_context(beats)
 

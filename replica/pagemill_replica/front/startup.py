@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pagemill_common import logs
+from pagemill_common.capacity import CapacityPool, CapacityUnavailable
 from pagemill_replica.engine.messages import Ready
 from pagemill_replica.engine_process.config import EngineConfig
 from pagemill_replica.front.served import ServedModel
@@ -33,6 +34,16 @@ def engine_config(settings: ReplicaSettings, served: ServedModel) -> EngineConfi
         log_format=settings.log_format,
         log_level=settings.log_level,
     )
+
+
+async def tell_of_redis(pool: CapacityPool) -> None:
+    """One line that says whether Redis answers, long before the first heartbeat would."""
+    try:
+        await pool.ping()
+    except CapacityUnavailable as trouble:
+        _log.warning("redis does not answer; heartbeats will try again", address=pool.address, reason=str(trouble))
+    else:
+        _log.info("redis answers", address=pool.address, pool=pool.keys.pool)
 
 
 def log_capacity(ready: Ready) -> None:
