@@ -13,6 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from pagemill_common import errors, logs, telemetry
+from pagemill_common.cancellation import being_cancelled
 
 _log = logs.get("pagemill.grpc")
 
@@ -95,7 +96,7 @@ def _guard_coroutine(inner: Callable[..., Awaitable[Any]], method: str) -> Calla
         except grpc.aio.AbortError:
             raise
         except asyncio.CancelledError as stray:
-            if _being_cancelled():
+            if being_cancelled():
                 raise
             await abort(context, stray, method)
         except Exception as failure:
@@ -116,19 +117,13 @@ def _guard_generator(
         except grpc.aio.AbortError:
             raise
         except asyncio.CancelledError as stray:
-            if _being_cancelled():
+            if being_cancelled():
                 raise
             await abort(context, stray, method)
         except Exception as failure:
             await abort(context, failure, method)
 
     return guarded
-
-
-def _being_cancelled() -> bool:
-    """Somebody has cancelled the task that runs the call: gRPC for a caller that left, or the loop as it ends."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
 
 
 async def abort(context: Context, failure: BaseException, method: str) -> NoReturn:
