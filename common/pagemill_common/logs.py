@@ -102,7 +102,8 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0] is not None:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        return text if text.isprintable() else json.dumps(line, default=str)
 
 
 class _TextFormatter(logging.Formatter):
@@ -113,9 +114,9 @@ class _TextFormatter(logging.Formatter):
         told = ((key, value) for key, value in getattr(record, _FIELDS, {}).items() if value not in ("", None))
         fields = "".join(f"  {key}={_plain(value)}" for key, value in told)
         milliseconds = int(record.msecs)
-        head = f"{clock}.{milliseconds:03d} {record.levelname:<7} {record.name}: {record.getMessage()}{fields}"
+        head = f"{clock}.{milliseconds:03d} {record.levelname:<7} {record.name}: {_shown(record.getMessage())}{fields}"
         if record.exc_info and record.exc_info[0] is not None:
-            head += "\n" + self.formatException(record.exc_info)
+            head += "".join(f"\n{_shown(line)}" for line in self.formatException(record.exc_info).split("\n"))
         return head
 
 
@@ -123,4 +124,11 @@ def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(value)
-    return json.dumps(text, ensure_ascii=False) if not text or any(c.isspace() for c in text) else text
+    return _shown(json.dumps(text, ensure_ascii=False) if not text or any(c.isspace() for c in text) else text)
+
+
+def _shown(text: str) -> str:
+    """The text with whatever is not printable escaped: callers choose ids, and a terminal obeys what it reads."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

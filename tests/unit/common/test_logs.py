@@ -115,3 +115,30 @@ def stray_loggers(file: Path) -> list[int]:
             if not str(name).startswith("pagemill."):
                 found.append(call.lineno)
     return found
+
+
+HOSTILE = "\x1b[2J\x9b31m\x07\x7f\u202eevil\r\ud800 \U000e0041"
+"""Clears a terminal, colours it, rings, erases, turns the line round; a surrogate that no stream takes."""
+
+
+def test_text_shows_what_is_not_printable_and_a_terminal_obeys_nothing() -> None:
+    log, stream = lines("text")
+    try:
+        raise ValueError(f"boom\n{HOSTILE}")
+    except ValueError as failure:
+        log.error(f"failed\n12:00:00.000 INFO forged {HOSTILE}", exc_info=failure, id=HOSTILE, bare="\x1b[2J", name="é")
+    text = stream.getvalue()
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert "forged" in text.splitlines()[0], "a message is one line"
+    assert r"bare=\x1b[2J  name=é" in text
+    assert "\nValueError: boom\n" in text
+
+
+def test_json_escapes_what_is_not_printable_and_says_the_same() -> None:
+    log, stream = lines("json")
+    log.info("plain", name="é")
+    log.info(HOSTILE, id=HOSTILE)
+    plain, hostile = stream.getvalue().splitlines()
+    assert '"name": "é"' in plain
+    assert hostile.replace("\x7f", "").isprintable(), "all but one that terminals pass over"
+    assert json.loads(hostile)["id"] == HOSTILE
