@@ -12,6 +12,7 @@ from google.rpc import error_details_pb2
 
 from pagemill.v1 import admin_pb2 as pb
 from pagemill.v1 import admin_pb2_grpc
+from pagemill_common import errors
 from pagemill_common.errors import StatusError
 from pagemill_router.admission.admission import Admission
 from pagemill_router.admission.types import Mode
@@ -24,6 +25,9 @@ from pagemill_router.policies.base import Candidate, refusal
 from pagemill_router.servicer.intake import Intake
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+MAX_REASON = 256
+"""Characters of a cordon's reason: ListReplicas and the log repeat it."""
 
 _STANDINGS = {
     Standing.READY: pb.REPLICA_STANDING_READY,
@@ -71,7 +75,9 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     async def Cordon(  # noqa: N802 - the name in the protocol
         self, request: pb.CordonRequest, context: Context
     ) -> pb.CordonResponse:
-        """Cordons by name; NOT_FOUND for a name nobody bears."""
+        """Cordons by name; NOT_FOUND for a name nobody bears, INVALID_ARGUMENT for a long reason."""
+        if len(request.reason) > MAX_REASON:
+            raise errors.bad_fields([("reason", f"must be at most {MAX_REASON} characters, not {len(request.reason)}")])
         link = self._named(request.replica)
         self._fleet.cordon(request.replica, request.reason)
         return pb.CordonResponse(replica=self._status(link))

@@ -59,6 +59,18 @@ async def test_cordon_of_a_name_nobody_bears(run_router: RunRouter) -> None:
         assert failure.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+async def test_the_reason_of_a_cordon_is_short(run_router: RunRouter) -> None:
+    async with FakeReplica("r0") as replica, run_router(replica) as caller:
+        longest = "é" * 256
+        await caller.admin.Cordon(admin_pb2.CordonRequest(replica="r0", reason=longest))
+        with pytest.raises(grpc.aio.AioRpcError) as failure:
+            await caller.admin.Cordon(admin_pb2.CordonRequest(replica="r0", reason="r" * 257))
+        assert failure.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert failure.value.details() == "reason: must be at most 256 characters, not 257"
+        (row,) = (await caller.admin.ListReplicas(admin_pb2.ListReplicasRequest())).replicas
+        assert row.reason == f"cordoned: {longest}", "what is refused changes nothing"
+
+
 async def test_a_draining_replica_finishes_and_gets_nothing_more(run_router: RunRouter) -> None:
     async with (
         FakeReplica("r0", pace=0.02) as one,
