@@ -15,7 +15,7 @@ from pagemill_replica.runner.errors import SettingError
 from pagemill_replica.runner.memory import plan_kv, step_bytes
 from pagemill_replica.runner.options import RunnerOptions
 from pagemill_replica.runner.system import available_memory, available_processors
-from pagemill_replica.runner.threads import use_threads
+from pagemill_replica.runner.threads import resolve_threads, use_threads
 
 MAX_BLOCK_SIZE = 256
 
@@ -29,7 +29,7 @@ def build_runner(checkpoint: Checkpoint, options: RunnerOptions, progress: Calla
     _check(options)
     max_context = resolve_context(options.max_context, checkpoint.config)
     dtype = resolve_dtype(options.dtype, has_native_bf16())
-    threads = options.threads or available_processors()
+    threads = resolve_threads(options.threads, available_processors())
     use_threads(threads)
     decoder = load(
         checkpoint, dtype, torch.device(options.device), options.deterministic, progress, max_context=max_context
@@ -60,8 +60,6 @@ def _check(options: RunnerOptions) -> None:
         raise SettingError("--device", f"{options.device} is not offered; choose cpu")
     if not 1 <= options.block_size <= MAX_BLOCK_SIZE:
         raise SettingError("--block-size", f"{options.block_size} tokens; it must be 1 to {MAX_BLOCK_SIZE}")
-    if options.threads is not None and options.threads < 1:
-        raise SettingError("--threads", f"{options.threads}; it must be at least 1")
     if options.token_budget < 1:
         raise SettingError("--token-budget", f"{options.token_budget}; it must be at least 1")
     if options.max_running < 1:

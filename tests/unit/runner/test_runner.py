@@ -17,6 +17,7 @@ from pagemill_replica.runner import CpuRunner, RunnerOptions, SettingError, buil
 from pagemill_replica.runner.build import MAX_BLOCK_SIZE
 from pagemill_replica.runner.dtypes import has_native_bf16, resolve_dtype
 from pagemill_replica.runner.memory import step_bytes
+from pagemill_replica.runner.threads import resolve_threads
 
 Share = Callable[..., ScheduledSequence]
 Open = Callable[..., CpuRunner]
@@ -29,7 +30,8 @@ Open = Callable[..., CpuRunner]
         ({"dtype": "float16"}, "--dtype", "float16 is not offered on the CPU"),
         ({"block_size": 0}, "--block-size", f"it must be 1 to {MAX_BLOCK_SIZE}"),
         ({"block_size": MAX_BLOCK_SIZE + 1}, "--block-size", f"it must be 1 to {MAX_BLOCK_SIZE}"),
-        ({"threads": 0}, "--threads", "at least 1"),
+        ({"threads": 0}, "--threads", "must be 1 to"),
+        ({"threads": 100_000}, "--threads", "100000; it must be 1 to"),
         ({"token_budget": 0}, "--token-budget", "at least 1"),
         ({"max_running": 0}, "--max-running", "at least 1"),
         ({"kv_memory_bytes": 0}, "--kv-memory", "at least 1"),
@@ -60,6 +62,13 @@ def test_what_a_runner_says_of_itself(open_tiny: Open) -> None:
 
 def test_auto_is_the_type_that_the_processor_has(open_tiny: Open) -> None:
     assert open_tiny(dtype="auto").decoder.dtype == resolve_dtype("auto", has_native_bf16())
+
+
+def test_threads_are_at_most_a_few_for_each_processor() -> None:
+    assert resolve_threads(None, 6) == 6
+    assert resolve_threads(24, 6) == 24
+    with pytest.raises(SettingError, match=r"^--threads: 25; it must be 1 to 24 where 6 processors are usable$"):
+        resolve_threads(25, 6)
 
 
 def test_threads_are_set_for_torch_and_numba(open_tiny: Open) -> None:
