@@ -88,5 +88,5 @@ def _router_line() -> None:
 
 
 def _replica_line() -> None:
-    ids = {name: "x" for name in ("request_id", "call_id", "router", "model")}
+    ids = dict.fromkeys(("request_id", "call_id", "router", "model"), "x")
     RequestRecord(INVALID_SPAN, 0.0, prompt_tokens=1, queue=0.0, ttft=0.0, itl=0.0, **ids).close(1.0)
