@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from pagemill_common.intake.checks import check_fields, valid_request_id
+from pagemill_common.intake.checks import check_counts, check_fields, valid_request_id
 from pagemill_common.intake.facts import Limits, ModelFacts
 from pagemill_common.intake.forward import to_forwarded
+from pagemill_common.intake.offload import Offload
 from pagemill_common.intake.prepare import Prepared, prepare
 from pagemill_common.intake.resolve import ResolvedSampling, new_request_id, resolve_model
 from pagemill_common.intake.tokenise import detokenize, tokenize
@@ -12,8 +13,10 @@ from pagemill_common.intake.tokenise import detokenize, tokenize
 __all__ = [
     "Limits",
     "ModelFacts",
+    "Offload",
     "Prepared",
     "ResolvedSampling",
+    "check_counts",
     "check_fields",
     "detokenize",
     "new_request_id",

@@ -8,14 +8,30 @@ from pagemill import ranges
 from pagemill.v1 import generation_pb2
 from pagemill_common.intake.chat import check_chat
 from pagemill_common.intake.facts import Limits, ModelFacts
+from pagemill_common.intake.pieces import largest
 from pagemill_common.intake.presence import is_set
 from pagemill_common.intake.violations import Violations
 
-__all__ = ["check_fields", "check_text", "collect", "collect_vocabulary", "seconds_of", "valid_request_id"]
+__all__ = ["check_counts", "check_fields", "collect", "collect_vocabulary", "seconds_of", "valid_request_id"]
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_DURATION_SECONDS = 315_576_000_000
 _NANOS = 1_000_000_000
+
+
+def check_counts(request: generation_pb2.GenerateRequest, limits: Limits | None = None) -> None:
+    """Looks only at how many entries each field has: nothing of a request that holds millions of them is read.
+
+    Raises StatusError: INVALID_ARGUMENT with every field that has too many.
+    """
+    limits, found = limits or Limits(), Violations()
+    found.count("token_ids.ids", len(request.token_ids.ids), limits.max_prompt_tokens)
+    found.count("chat.messages", len(request.chat.messages), limits.max_messages)
+    found.count("sampling.logit_bias", len(request.sampling.logit_bias), limits.max_logit_bias)
+    found.count("sampling.banned_token_ids", len(request.sampling.banned_token_ids), limits.max_banned_tokens)
+    found.count("stop.strings", len(request.stop.strings), limits.max_stop_strings)
+    found.count("stop.token_ids", len(request.stop.token_ids), limits.max_stop_tokens)
+    found.raise_any()
 
 
 def check_fields(
@@ -23,9 +39,12 @@ def check_fields(
 ) -> None:
     """Checks all fields, cheaply enough for an event loop's turn. With `facts`, token ids against the vocabulary too.
 
-    Raises StatusError: INVALID_ARGUMENT with every violation, else UNIMPLEMENTED with the field's name.
+    Raises StatusError: INVALID_ARGUMENT with every violation, or with the fields alone that have too many entries, else
+    UNIMPLEMENTED with the field's name.
     """
-    found = collect(request, limits or Limits())
+    limits = limits or Limits()
+    check_counts(request, limits)
+    found = collect(request, limits)
     if facts is not None:
         collect_vocabulary(request, facts, found)
     found.raise_any()
@@ -42,12 +61,12 @@ def seconds_of(request: generation_pb2.GenerateRequest) -> float | None:
 
 
 def collect(request: generation_pb2.GenerateRequest, limits: Limits) -> Violations:
-    """Everything wrong with a request, as far as it shows without model and tokenizer."""
+    """Everything wrong with a request that `check_counts` has passed, as far as it shows without a model."""
     found = Violations()
     if request.request_id and not valid_request_id(request.request_id):
         found.add("request_id", "must be at most 128 of A-Z a-z 0-9 . _ : -")
     _check_input(request, limits, found)
-    _check_sampling(request.sampling, limits, found)
+    _check_sampling(request.sampling, found)
     _check_stop(request.stop, limits, found)
     _check_timeout(request, found)
     _check_unsupported(request, found)
@@ -58,7 +77,7 @@ def collect_vocabulary(request: generation_pb2.GenerateRequest, facts: ModelFact
     """Token ids outside the vocabulary, and bans that leave nothing to draw."""
     size = facts.vocabulary_size
     # The largest first: prompts are long, and nearly all are right.
-    if request.token_ids.ids and max(request.token_ids.ids) >= size:
+    if largest(request.token_ids.ids) >= size:
         found.tokens("token_ids.ids", request.token_ids.ids, size)
     for token_id in sorted(request.sampling.logit_bias):
         found.token(f"sampling.logit_bias[{token_id}]", token_id, size)
@@ -77,18 +96,17 @@ def collect_vocabulary(request: generation_pb2.GenerateRequest, facts: ModelFact
 def _check_input(request: generation_pb2.GenerateRequest, limits: Limits, found: Violations) -> None:
     match request.WhichOneof("input"):
         case "text":
-            check_text(request.text, limits, found)
+            _check_text(request.text, limits, found)
         case "chat":
             check_chat(request.chat, limits, found)
         case "token_ids":
             if not request.token_ids.ids:
                 found.add("token_ids.ids", "must hold at least one token")
-            found.count("token_ids.ids", len(request.token_ids.ids), limits.max_prompt_tokens)
         case _:
             found.add("input", "one of text, chat and token_ids is required")
 
 
-def check_text(text: str, limits: Limits, found: Violations) -> None:
+def _check_text(text: str, limits: Limits, found: Violations) -> None:
     """A prompt in plain text."""
     if not text:
         found.add("text", "must not be empty")
@@ -97,15 +115,12 @@ def check_text(text: str, limits: Limits, found: Violations) -> None:
         found.add("text", f"holds {size} bytes; at most {limits.max_prompt_bytes} are allowed")
 
 
-def _check_sampling(sampling: generation_pb2.SamplingParams, limits: Limits, found: Violations) -> None:
+def _check_sampling(sampling: generation_pb2.SamplingParams, found: Violations) -> None:
     for name, allowed in ranges.SAMPLING.items():
         if is_set(sampling, name):
             found.number(f"sampling.{name}", getattr(sampling, name), allowed)
-    found.count("sampling.logit_bias", len(sampling.logit_bias), limits.max_logit_bias)
-    if len(sampling.logit_bias) <= limits.max_logit_bias:
-        for token_id in sorted(sampling.logit_bias):
-            found.number(f"sampling.logit_bias[{token_id}]", sampling.logit_bias[token_id], ranges.LOGIT_BIAS)
-    found.count("sampling.banned_token_ids", len(sampling.banned_token_ids), limits.max_banned_tokens)
+    for token_id in sorted(sampling.logit_bias):
+        found.number(f"sampling.logit_bias[{token_id}]", sampling.logit_bias[token_id], ranges.LOGIT_BIAS)
 
 
 def _check_stop(stop: generation_pb2.StopConditions, limits: Limits, found: Violations) -> None:
@@ -114,12 +129,10 @@ def _check_stop(stop: generation_pb2.StopConditions, limits: Limits, found: Viol
             found.add("stop.max_tokens", "must be at least 1")
         elif stop.min_tokens > stop.max_tokens:
             found.add("stop.min_tokens", f"must be at most max_tokens ({stop.max_tokens}), not {stop.min_tokens}")
-    found.count("stop.strings", len(stop.strings), limits.max_stop_strings)
-    for index, string in enumerate(stop.strings[: limits.max_stop_strings]):
+    for index, string in enumerate(stop.strings):
         size = len(string.encode())
         if not 1 <= size <= limits.max_stop_string_bytes:
             found.add(f"stop.strings[{index}]", f"must have 1 to {limits.max_stop_string_bytes} bytes, not {size}")
-    found.count("stop.token_ids", len(stop.token_ids), limits.max_stop_tokens)
 
 
 def _check_timeout(request: generation_pb2.GenerateRequest, found: Violations) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pagemill.v1 import model_pb2
+from pagemill_common.grpc.options import MAX_MESSAGE_BYTES
 
 __all__ = ["Limits", "ModelFacts"]
 
@@ -16,6 +17,14 @@ class Limits:
 
     max_prompt_bytes: int = 4 << 20
     """UTF-8 bytes of a text, or of all of a chat's messages and variables."""
+    max_variables_bytes: int = 1 << 20
+    """UTF-8 bytes of a chat's variables."""
+    max_variables_values: int = 1 << 17
+    """Values in them, nested ones included. Reading a million would stop every other thread for 0.1 s and more."""
+    max_tokenize_bytes: int = 1 << 20
+    """UTF-8 bytes of a text, or of a rendered chat, for Tokenize: the reply has up to nine bytes for each."""
+    max_reply_bytes: int = MAX_MESSAGE_BYTES
+    """Bytes of a reply of Tokenize or Detokenize; gRPC would end a larger one without saying why."""
     max_prompt_tokens: int = 1 << 20
     """Token ids in a prompt of token ids."""
     max_messages: int = 4096

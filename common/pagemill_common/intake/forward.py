@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.duration_pb2 import Duration
 
 from pagemill.v1 import generation_pb2, internal_pb2
+from pagemill_common.intake.pieces import extend
 from pagemill_common.intake.prepare import Prepared
 
 __all__ = ["to_forwarded"]
@@ -23,10 +24,12 @@ def to_forwarded(
     `seed` is the one in effect. `time_left` is in seconds; None keeps the request's timeout. `prepare` of the
     result, with the same facts, equals `prepared` with the seed and the time filled in.
     """
+    prompt = generation_pb2.TokenIds()
+    extend(prompt.ids, prepared.prompt_ids)
     forwarded = generation_pb2.GenerateRequest(
         request_id=request.request_id,
         model=request.model,
-        token_ids=generation_pb2.TokenIds(ids=prepared.prompt_ids),
+        token_ids=prompt,
         sampling=_sampling(prepared, seed),
         stop=_stop(prepared),
         output=generation_pb2.OutputOptions(

@@ -11,10 +11,12 @@ from pagemill_common.intake.chat import chat_messages, chat_variables
 from pagemill_common.intake.checks import collect_vocabulary, seconds_of
 from pagemill_common.intake.continuation import check_continuation
 from pagemill_common.intake.facts import ModelFacts
+from pagemill_common.intake.pieces import extend, largest
 from pagemill_common.intake.resolve import ResolvedSampling, resolve_sampling, unique
+from pagemill_common.intake.room import check_bytes, check_ids, fit, truncate
 from pagemill_common.intake.violations import Violations
 from pagemill_common.tokenisation.detokeniser import Detokeniser
-from pagemill_common.tokenisation.errors import TemplateError
+from pagemill_common.tokenisation.errors import TemplateError, TokenizerError
 from pagemill_common.tokenisation.model_tokenizer import ModelTokenizer
 
 __all__ = ["Prepared", "prepare"]
@@ -70,22 +72,24 @@ def prepare(
     Raises StatusError: INVALID_ARGUMENT for the prompt or ids outside the vocabulary, OUT_OF_RANGE where prompt and
     output cannot fit.
     """
+    if request.HasField("token_ids"):
+        check_ids(request, facts)
     found = Violations()
     collect_vocabulary(request, facts, found)
     check_continuation(request, facts, found)
     found.raise_any()
-    path, ids = _encode(request, tokenizer)
+    path, ids = _encode(request, tokenizer, facts)
     if not ids:
         found.add(path, "holds no token of this model")
-    elif path != "token_ids" and max(ids) >= facts.vocabulary_size:
-        found.add(path, f"holds a special token that the model does not know (id {max(ids)})")
+    elif path != "token_ids" and largest(ids) >= facts.vocabulary_size:
+        found.add(path, f"holds a special token that the model does not know (id {largest(ids)})")
     found.raise_any()
     counted(len(ids))
-    ids = _truncate(request, ids, facts)
+    ids = truncate(request, ids, facts)
     counted(len(ids))
     stop = request.stop
     output = request.output
-    max_tokens = _fit(path, len(ids), stop, facts)
+    max_tokens = fit(path, len(ids), stop, facts)
     return Prepared(
         prompt_ids=ids,
         max_tokens=max_tokens,
@@ -102,62 +106,43 @@ def prepare(
     )
 
 
-def _encode(request: generation_pb2.GenerateRequest, tokenizer: ModelTokenizer) -> tuple[str, list[int]]:
-    """The input's field path and its token ids."""
+def _encode(
+    request: generation_pb2.GenerateRequest, tokenizer: ModelTokenizer, facts: ModelFacts
+) -> tuple[str, list[int]]:
+    """The input's field path and its token ids. Raises OUT_OF_RANGE where it shows before encoding that they cannot
+    fit.
+    """
     match request.WhichOneof("input"):
         case "text":
+            check_bytes("text", request.text, request, tokenizer, facts)
             add = request.add_special_tokens if request.HasField("add_special_tokens") else True
             return "text", tokenizer.encode(request.text, add_special_tokens=add)
         case "chat":
-            _, ids = render_and_encode(request.chat, tokenizer)
-            return "chat", ids
+            rendered = render(request.chat, tokenizer)
+            check_bytes("chat", rendered, request, tokenizer, facts)
+            return "chat", encode_rendered(rendered, tokenizer)
         case _:
-            return "token_ids", list(request.token_ids.ids)
+            ids: list[int] = []
+            extend(ids, request.token_ids.ids)
+            return "token_ids", ids
 
 
-def render_and_encode(chat: generation_pb2.ChatInput, tokenizer: ModelTokenizer) -> tuple[str, list[int]]:
-    """A chat as its template writes it, and its token ids. Raises INVALID_ARGUMENT where the template refuses it."""
+def render(chat: generation_pb2.ChatInput, tokenizer: ModelTokenizer) -> str:
+    """A chat as its template writes it. Raises INVALID_ARGUMENT where the template refuses it."""
     add_prompt = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
     try:
-        text = tokenizer.render_chat(
+        return tokenizer.render_chat(
             chat_messages(chat), add_generation_prompt=add_prompt, variables=chat_variables(chat)
         )
     except TemplateError as error:
         raise errors.bad_fields([("chat", str(error))]) from None
     except ValueError as error:
         raise errors.bad_fields([("chat.template_variables_json", str(error))]) from None
-    return text, tokenizer.encode(text, add_special_tokens=False)
 
 
-def _truncate(request: generation_pb2.GenerateRequest, ids: list[int], facts: ModelFacts) -> list[int]:
-    if not request.HasField("truncate_prompt"):
-        return ids
-    keep = request.truncate_prompt
-    if keep == 0:
-        output = request.stop.max_tokens if request.stop.HasField("max_tokens") else 1
-        keep = facts.max_total_tokens - output
-        if keep < 1:
-            raise errors.out_of_range("stop.max_tokens", f"{output} leaves no room for a prompt; {_bound(facts)}")
-    return ids[-keep:]
-
-
-def _fit(path: str, prompt_tokens: int, stop: generation_pb2.StopConditions, facts: ModelFacts) -> int:
-    """max_tokens, resolved. Raises OUT_OF_RANGE, which names the field at fault and the bound that it passes."""
-    left = facts.max_total_tokens - prompt_tokens
-    if left < 1:
-        raise errors.out_of_range(path, f"the prompt has {prompt_tokens} tokens and leaves no room; {_bound(facts)}")
-    if stop.HasField("max_tokens"):
-        if stop.max_tokens > left:
-            text = f"{prompt_tokens} prompt tokens and {stop.max_tokens} more are too many; {_bound(facts)}"
-            raise errors.out_of_range("stop.max_tokens", text)
-        return stop.max_tokens
-    if stop.min_tokens > left:
-        text = f"{prompt_tokens} prompt tokens and {stop.min_tokens} more are too many; {_bound(facts)}"
-        raise errors.out_of_range("stop.min_tokens", text)
-    return left
-
-
-def _bound(facts: ModelFacts) -> str:
-    if facts.max_request_tokens < facts.max_context_tokens:
-        return f"the KV cache holds {facts.max_request_tokens} tokens of one request (max_request_tokens)"
-    return f"the model's context is {facts.max_context_tokens} tokens (max_context_tokens)"
+def encode_rendered(rendered: str, tokenizer: ModelTokenizer) -> list[int]:
+    """Token ids of a chat. Raises INVALID_ARGUMENT where the template wrote what is no text."""
+    try:
+        return tokenizer.encode(rendered, add_special_tokens=False)
+    except TokenizerError as error:
+        raise errors.bad_fields([("chat", f"renders to something that is no text: {error}")]) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
@@ -11,6 +10,7 @@ from pagemill.v1 import generation_pb2, model_pb2
 from pagemill_common.intake import (
     Limits,
     ModelFacts,
+    Offload,
     Prepared,
     check_fields,
     detokenize,
@@ -25,6 +25,9 @@ from pagemill_replica.front.submission import OutputText, Replay
 SHORT_PROMPT_TOKENS = 1024
 """A prompt or a replay of so many token ids is worked on in the loop's turn: a thread would cost more than the work."""
 
+LONG_TEXT_BYTES = 65_536
+"""Texts and chats from this size on are encoded one at a time, beside shorter ones. Routers send token ids."""
+
 T = TypeVar("T")
 
 
@@ -33,7 +36,7 @@ class ModelShelf:
 
     def __init__(self, served: ServedModel, executor: Executor) -> None:
         self._served = served
-        self._executor = executor
+        self._threads = Offload(executor, 1)
         self._limits = Limits()
         self._model: model_pb2.Model | None = None
         self._facts: list[ModelFacts] = []
@@ -61,8 +64,12 @@ class ModelShelf:
         return resolve_model(name, self._facts)
 
     def check(self, request: generation_pb2.GenerateRequest, facts: ModelFacts) -> None:
-        """Checks every field that needs no tokenizer. Raises INVALID_ARGUMENT or UNIMPLEMENTED."""
-        check_fields(request, self._limits, facts)
+        """Checks every field that needs no tokenizer; a long prompt's ids are left to `prepare`.
+
+        Raises INVALID_ARGUMENT or UNIMPLEMENTED.
+        """
+        short = len(request.token_ids.ids) <= SHORT_PROMPT_TOKENS
+        check_fields(request, self._limits, facts if short else None)
 
     async def prepare(
         self, request: generation_pb2.GenerateRequest, facts: ModelFacts, counted: Callable[[int], None]
@@ -73,7 +80,7 @@ class ModelShelf:
         """
         if 0 < len(request.token_ids.ids) <= SHORT_PROMPT_TOKENS:
             return prepare(request, self.tokenizer, facts, counted)
-        return await self._in_thread(lambda: prepare(request, self.tokenizer, facts, counted))
+        return await self._in_thread(lambda: prepare(request, self.tokenizer, facts, counted), _is_long(request))
 
     async def text_of(self, prepared: Prepared, replay: Replay | None) -> OutputText:
         """Where the output's text begins, or goes on after `replay`. Raises INVALID_ARGUMENT."""
@@ -85,12 +92,16 @@ class ModelShelf:
     async def tokenize(self, request: generation_pb2.TokenizeRequest) -> generation_pb2.TokenizeResponse:
         """Answers Tokenize."""
         facts = self.facts(request.model)
-        return await self._in_thread(lambda: tokenize(request, self.tokenizer, facts, self._limits))
+        return await self._in_thread(lambda: tokenize(request, self.tokenizer, facts, self._limits), _is_long(request))
 
     async def detokenize(self, request: generation_pb2.DetokenizeRequest) -> generation_pb2.DetokenizeResponse:
         """Answers Detokenize."""
         facts = self.facts(request.model)
         return await self._in_thread(lambda: detokenize(request, self.tokenizer, facts, self._limits))
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+    async def _in_thread(self, work: Callable[[], T], long: bool = False) -> T:
+        return await self._threads.run(work, long=long)
+
+
+def _is_long(request: generation_pb2.GenerateRequest | generation_pb2.TokenizeRequest) -> bool:
+    return request.WhichOneof("input") != "token_ids" and request.ByteSize() >= LONG_TEXT_BYTES

@@ -25,7 +25,7 @@ from pagemill_router.settings import RouterSettings
 T = TypeVar("T")
 
 LARGE_REQUEST_BYTES = 65_536
-"""From this size on even the checks of the fields leave the event loop."""
+"""From this size on even the checks of the fields leave the event loop, and take turns with others as large."""
 BUSY_RETRY_SECONDS = 0.5
 
 
@@ -63,14 +63,13 @@ class Intake:
         limits: common.Limits | None = None,
     ) -> None:
         self.book = book
-        self._executor = executor
+        self._threads = common.Offload(executor, settings.tokenizer_threads)
         self._clock = clock
         self._limits = limits or common.Limits()
         self._default_timeout = settings.default_timeout
         self._longest = settings.max_stream_seconds
         self._grace = settings.no_replica_grace
         self._most_reading = max(64, settings.queue_limit)
-        self._reading = 0
         self._accepted = 0
         full = settings.expected_output == "full"
         self._expected: ExpectedOutput = FullMaxTokens() if full else RunningQuantile(settings.output_quantile)
@@ -87,14 +86,17 @@ class Intake:
     ) -> Job:
         """The job of a request that arrived at `arrived`, its gRPC deadline `time_remaining` seconds away, if any.
 
-        `known` takes what is found out on the way. Raises the StatusError that the caller gets. Nothing of a wrong request reaches anything but this method.
+        `known` takes what is found out on the way. Raises the StatusError that the caller gets. Nothing of a wrong
+        request reaches anything but this method.
         """
         known = known or Known()
         request.ClearField("placement")
-        if request.ByteSize() < LARGE_REQUEST_BYTES:
-            common.check_fields(request, self._limits)
+        common.check_counts(request, self._limits)
+        long = _is_long(request)
+        if long:
+            await self._in_thread(lambda: common.check_fields(request, self._limits), long)
         else:
-            await self._in_thread(common.check_fields, request, self._limits)
+            common.check_fields(request, self._limits)
         deadline = self._deadline(request, arrived, time_remaining)
         try:
             async with asyncio.timeout(max(0.0, deadline - self._clock())):
@@ -102,7 +104,7 @@ class Intake:
                 known.model = served.model.name
                 request.request_id = request_id or request.request_id or common.new_request_id(os.urandom)
                 request.model = served.model.name
-                read = await self._in_thread(_read, request, served, facts_of(served), known)
+                read = await self._in_thread(lambda: _read(request, served, facts_of(served), known), long)
         except TimeoutError:
             raise errors.deadline("queue") from None
         return self._job(request, served, read, arrived, deadline)
@@ -114,26 +116,30 @@ class Intake:
         cannot be called wrong.
         """
         until = self._clock() + self._grace
-        while not len(self.book):
+        while not (meant := self.book.meant_by(name)):
             try:
                 async with asyncio.timeout(max(0.0, until - self._clock())):
                     await self._changes.wait()
             except TimeoutError:
                 raise errors.no_replica(1.0, "no replica has been ready yet") from None
-        named = common.resolve_model(name, [served.model for served in self.book.all()])
-        served = self.book.get(named.name)
-        assert served is not None
-        return served
+        named = common.resolve_model(name, [served.model for served in meant])
+        return next(served for served in meant if served.model is named)
 
     async def tokenize(self, request: pb.TokenizeRequest) -> pb.TokenizeResponse:
         """Ids and pieces, as Generate would see them."""
         served = await self.resolve(request.model)
-        return await self._in_thread(common.tokenize, request, served.tokenizer, facts_of(served), self._limits)
+        return await self._in_thread(
+            lambda: common.tokenize(request, served.tokenizer, facts_of(served), self._limits),
+            _is_long(request),
+        )
 
     async def detokenize(self, request: pb.DetokenizeRequest) -> pb.DetokenizeResponse:
         """The text of ids."""
         served = await self.resolve(request.model)
-        return await self._in_thread(common.detokenize, request, served.tokenizer, facts_of(served), self._limits)
+        return await self._in_thread(
+            lambda: common.detokenize(request, served.tokenizer, facts_of(served), self._limits),
+            _is_long(request),
+        )
 
     def observe(self, job: Job, tokens_per_choice: list[int]) -> None:
         """Answers of these lengths have ended by themselves."""
@@ -176,15 +182,11 @@ class Intake:
             with_token_ids=prepared.want_token_ids,
         )
 
-    async def _in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+    async def _in_thread(self, work: Callable[[], T], long: bool) -> T:
         """Runs CPU work off the loop; QUEUE_FULL where too much of it waits already."""
-        if self._reading >= self._most_reading:
-            raise errors.queue_full(BUSY_RETRY_SECONDS, f"{self._reading} requests wait to be tokenised")
-        self._reading += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
-        finally:
-            self._reading -= 1
+        if self._threads.pending >= self._most_reading:
+            raise errors.queue_full(BUSY_RETRY_SECONDS, f"{self._threads.pending} requests wait to be tokenised")
+        return await self._threads.run(work, long=long)
 
 
 def facts_of(served: ServedModel) -> common.ModelFacts:
@@ -193,6 +195,10 @@ def facts_of(served: ServedModel) -> common.ModelFacts:
     model.CopyFrom(served.model)
     model.max_request_tokens = served.max_request_tokens
     return common.ModelFacts.from_model(model, served.tokenizer.end_of_text_ids)
+
+
+def _is_long(request: pb.GenerateRequest | pb.TokenizeRequest | pb.DetokenizeRequest) -> bool:
+    return request.ByteSize() >= LARGE_REQUEST_BYTES
 
 
 def _read(request: pb.GenerateRequest, served: ServedModel, facts: common.ModelFacts, known: Known) -> _Read:
