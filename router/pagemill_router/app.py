@@ -60,7 +60,7 @@ class Router:
         settings, clock, rng = self.settings, time.monotonic, random.Random()
         self._executor = ThreadPoolExecutor(settings.tokenizer_threads, thread_name_prefix="tokenizer")
         self._pool = self._open_pool()
-        self.book = ModelBook(self._executor)
+        self.book = ModelBook(self._executor, clock)
         self.fleet = Fleet(
             self._sources(rng),
             settings.name,

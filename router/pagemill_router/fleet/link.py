@@ -34,7 +34,11 @@ class Gate(Protocol):
         ...
 
     def leave(self, link: ReplicaLink) -> None:
-        """The replica serves nothing any more."""
+        """The replica is lost, and may be back."""
+        ...
+
+    def forget(self, link: ReplicaLink) -> None:
+        """The replica is gone."""
         ...
 
 
@@ -97,7 +101,7 @@ class ReplicaLink:
                 self._down(trouble)
                 await asyncio.sleep(self._backoff.pause())
         finally:
-            self._gate.leave(self)
+            self._gate.forget(self)
             self._abandon_fragile()
             self._sends.forget(self.key)
             await self.channel.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -22,6 +23,10 @@ _log = logs.get("pagemill.router.models")
 FETCH_SECONDS = 30.0
 MAX_BUNDLE_BYTES = 256 * 1024 * 1024
 
+FORGET_SECONDS = 60.0
+"""How long a model is known after the last replica that served it is gone or serves another: one that restarts is back
+before, and its callers hear UNAVAILABLE, not NOT_FOUND, meanwhile."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -35,6 +40,10 @@ class ServedModel:
     hasher: BlockHasher
     holders: dict[str, model_pb2.Model] = field(default_factory=dict)
     """Address of each watched replica that serves it, with its own description."""
+    claims: set[str] = field(default_factory=set)
+    """Addresses of all whose replica last served it, of those that are lost too."""
+    left_at: float = 0.0
+    """When the last claim ended, by the book's clock."""
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -52,25 +61,48 @@ class ModelBook:
     """Admits replicas to the names they serve, and fetches each tokenizer once.
 
     The first replica of a name decides its model id and block size for as long as any replica serves the name. An entry
-    outlives its replicas, so that a call can wait for one to come back.
+    stays while a replica is only lost, and for FORGET_SECONDS more, so that a call can wait for one to come back. Calls
+    hold what they use of an entry, which may leave the book meanwhile.
     """
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor, clock: Callable[[], float]) -> None:
         self._executor = executor
+        self._clock = clock
         self._models: dict[str, ServedModel] = {}
         self._tokenizers: dict[bytes, ModelTokenizer] = {}
         self._fetching = asyncio.Lock()
 
     def __len__(self) -> int:
-        return len(self._models)
+        return len(self._living())
 
     def all(self) -> list[ServedModel]:
         """All models by name."""
-        return [model for _, model in sorted(self._models.items())]
+        return [model for _, model in sorted(self._living().items())]
+
+    def meant_by(self, name: str) -> list[ServedModel]:
+        """The models among which a caller's `name` decides: where it is empty, those with replicas if any has some."""
+        models = self.all()
+        return models if name else [model for model in models if model.holders] or models
 
     def get(self, name: str) -> ServedModel | None:
         """The model of this served name; None where there is none."""
-        return self._models.get(name)
+        return self._living().get(name)
+
+    def _living(self) -> dict[str, ServedModel]:
+        """The models, once those are dropped that nobody has served for too long."""
+        now = self._clock()
+        for name, served in tuple(self._models.items()):
+            if not served.claims and now - served.left_at >= FORGET_SECONDS:
+                del self._models[name]
+                self._drop_tokenizers()
+                _log.info("model forgotten", model=name)
+        return self._models
+
+    def _drop_tokenizers(self) -> None:
+        used = {id(served.tokenizer) for served in self._models.values()}
+        for digest, tokenizer in tuple(self._tokenizers.items()):
+            if id(tokenizer) not in used:
+                del self._tokenizers[digest]
 
     async def admit(self, link: ReplicaLink, state: replica_pb2.ReplicaState) -> str:
         """Empty where the replica may serve, its tokenizer at hand; else why not."""
@@ -80,10 +112,10 @@ class ModelBook:
                 return f"its {label} {value[:64]!r} is not made of 1 to 128 letters, digits, '.', '_' and '-'"
         if not name or state.model.block_size < 1:
             return "it names no model" if not name else "it names no block size"
-        known = self._models.get(name)
+        known = self.get(name)
         if known is not None and known.model == state.model and link.address in known.holders:
             return ""
-        self.leave(link)
+        self.forget(link)
         if known is None or known.identity != _identity(state.model):
             if known is not None and known.holders:
                 return _mismatch(known.model, state.model)
@@ -91,12 +123,21 @@ class ModelBook:
             if known is None:
                 return trouble
         known.holders[link.address] = _copy(state.model)
+        known.claims.add(link.address)
         return ""
 
     def leave(self, link: ReplicaLink) -> None:
-        """The replica serves nothing any more."""
+        """The replica is lost, and may be back."""
         for served in self._models.values():
             served.holders.pop(link.address, None)
+
+    def forget(self, link: ReplicaLink) -> None:
+        """The replica is gone, or serves another model."""
+        self.leave(link)
+        for served in self._models.values():
+            if link.address in served.claims:
+                served.claims.discard(link.address)
+                served.left_at = self._clock()
 
     async def _enter(self, link: ReplicaLink, model: model_pb2.Model) -> tuple[ServedModel | None, str]:
         async with self._fetching:
@@ -112,7 +153,8 @@ class ModelBook:
                 text = trouble.details() if isinstance(trouble, grpc.aio.AioRpcError) else str(trouble)
                 return None, f"its tokenizer cannot be had: {text or type(trouble).__name__}"[:300]
             hasher = BlockHasher(model.model_id, "", model.block_size)
-            served = self._models[model.name] = ServedModel(_copy(model), tokenizer, hasher)
+            served = self._models[model.name] = ServedModel(_copy(model), tokenizer, hasher, left_at=self._clock())
+            self._drop_tokenizers()
             _log.info("model known", model=model.name, model_id=model.model_id[:16], replica=link.address)
             return served, ""
 

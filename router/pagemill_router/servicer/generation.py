@@ -92,15 +92,18 @@ class GenerationService:
 
     async def list_models(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
         """The models that ready replicas serve, by name."""
-        described = [self._describe(served) for served in self._intake.book.all()]
-        return pb.ListModelsResponse(models=[model for model in described if model.ready_replicas])
+        return pb.ListModelsResponse(models=self._ready_models())
 
     async def get_model(self, request: pb.GetModelRequest, context: Context) -> pb.GetModelResponse:
         """One model; NOT_FOUND where no ready replica serves it."""
         model = self._describe(await self._intake.resolve(request.model))
         if not model.ready_replicas:
-            raise errors.model_not_found(request.model, [])
+            raise errors.model_not_found(model.name, [other.name for other in self._ready_models()])
         return pb.GetModelResponse(model=model)
+
+    def _ready_models(self) -> list[model_pb2.Model]:
+        described = [self._describe(served) for served in self._intake.book.all()]
+        return [model for model in described if model.ready_replicas]
 
     def _describe(self, served: ServedModel) -> model_pb2.Model:
         model = model_pb2.Model()

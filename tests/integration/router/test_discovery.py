@@ -199,6 +199,8 @@ async def test_a_fleet_that_is_left_while_it_asks_redis_leaves_no_task(valkey: R
 
         def leave(self, link: ReplicaLink) -> None: ...
 
+        def forget(self, link: ReplicaLink) -> None: ...
+
     before = asyncio.all_tasks()
     for turns in range(60):
         source = RedisDiscovery(pool, random.Random(1), 0.0)
