@@ -13,7 +13,7 @@ from pagemill_common.intake.continuation import check_continuation
 from pagemill_common.intake.facts import ModelFacts
 from pagemill_common.intake.pieces import extend, largest
 from pagemill_common.intake.resolve import ResolvedSampling, resolve_sampling, unique
-from pagemill_common.intake.room import check_bytes, check_ids, fit, truncate
+from pagemill_common.intake.room import check_ids, check_size, fit, truncate
 from pagemill_common.intake.violations import Violations
 from pagemill_common.tokenisation.detokeniser import Detokeniser
 from pagemill_common.tokenisation.errors import TemplateError, TokenizerError
@@ -114,12 +114,12 @@ def _encode(
     """
     match request.WhichOneof("input"):
         case "text":
-            check_bytes("text", request.text, request, tokenizer, facts)
+            check_size("text", request.text, request, tokenizer, facts)
             add = request.add_special_tokens if request.HasField("add_special_tokens") else True
             return "text", tokenizer.encode(request.text, add_special_tokens=add)
         case "chat":
             rendered = render(request.chat, tokenizer)
-            check_bytes("chat", rendered, request, tokenizer, facts)
+            check_size("chat", rendered, request, tokenizer, facts)
             return "chat", encode_rendered(rendered, tokenizer)
         case _:
             ids: list[int] = []

@@ -1,4 +1,4 @@
-"""Whether a prompt can fit: by its bytes before it is encoded, by its tokens after."""
+"""Whether a prompt can fit: by its size before it is encoded, by its tokens after."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pagemill_common import errors
 from pagemill_common.intake.facts import ModelFacts
 from pagemill_common.tokenisation.model_tokenizer import ModelTokenizer
 
-__all__ = ["CUT_BYTES", "check_bytes", "check_ids", "fit", "truncate"]
+__all__ = ["CUT_BYTES", "check_ids", "check_size", "fit", "truncate"]
 
 CUT_BYTES = 1 << 20
 """A text of so many bytes may always be encoded to keep its end. Which tokens the end has can depend on the beginning,
@@ -15,26 +15,22 @@ so that nothing less than the whole text will do.
 """
 
 
-def check_bytes(
+def check_size(
     path: str, text: str, request: generation_pb2.GenerateRequest, tokenizer: ModelTokenizer, facts: ModelFacts
 ) -> None:
     """Refuses a text that would take long to encode and cannot fit. Raises OUT_OF_RANGE, naming the bound.
 
     A text that may be cut can be longer, up to `CUT_BYTES`.
     """
-    longest = tokenizer.longest_token_bytes
-    if longest is None:
+    tokens = tokenizer.fewest_tokens(text)
+    if tokens < facts.max_total_tokens:
         return
+    if not request.HasField("truncate_prompt"):
+        raise errors.out_of_range(path, f"the prompt has {tokens} tokens or more and leaves no room; {_bound(facts)}")
     size = len(text.encode("utf-8", "surrogatepass"))
-    most = longest * max(0, facts.max_total_tokens - 1)
-    if request.HasField("truncate_prompt"):
-        most = max(most, CUT_BYTES)
-        if size > most:
-            raise errors.out_of_range(path, f"holds {size} bytes; to keep the end of a prompt, at most {most} are read")
-    elif size > most:
-        tokens = -(-size // longest)
-        text = f"the prompt has {size} bytes, {tokens} tokens or more, and leaves no room; {_bound(facts)}"
-        raise errors.out_of_range(path, text)
+    if size > CUT_BYTES:
+        description = f"holds {size} bytes; to keep the end of a prompt that does not fit, at most {CUT_BYTES} are read"
+        raise errors.out_of_range(path, description)
 
 
 def check_ids(request: generation_pb2.GenerateRequest, facts: ModelFacts) -> None:

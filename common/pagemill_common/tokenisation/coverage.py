@@ -1,4 +1,4 @@
-"""How much of a text one token can stand for, so that a text far too long is refused without encoding it.
+"""The fewest tokens that a text can have, so that one that is far too long is refused without encoding it.
 
 A tokenizer keeps every byte of a text unless one of its stages drops or shortens something. Stages are read from the
 tokenizer.json; for one that is not known to keep everything there is no bound, and no guess either.
@@ -7,29 +7,50 @@ tokenizer.json; for one that is not known to keep everything there is no bound, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from pagemill_common.tokenisation.token_bytes import TokenBytes, byte_level_alphabet
 
-__all__ = ["NFC_SHRINKS_BY", "longest_token_bytes"]
+__all__ = ["NFC_SHRINKS_BY", "Coverage"]
 
 NFC_SHRINKS_BY = 4
 """Composing characters leaves at least one byte in so many; the worst, U+1FBE U+0308 U+0301 as U+0390, is 7 to 2."""
 
 
-def longest_token_bytes(description: Mapping[str, Any], backend: Tokenizer, table: TokenBytes) -> int | None:
-    """Most bytes of UTF-8 of a text that one token can stand for; None where the tokenizer sets no bound.
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is sure of a tokenizer without running it."""
 
-    A text of more than `n` times as many bytes therefore has more than `n` tokens. `description` is the tokenizer.json
-    of `backend`, `table` its tokens' bytes.
-    """
-    shrink = _shrink(description.get("normalizer"))
-    pre = list(_stages(description.get("pre_tokenizer"), "pretokenizers"))
-    byte_level = any(stage.get("type") == "ByteLevel" for stage in pre)
-    if shrink is None or not all(map(_keeps_all, pre)) or not _knows_every_byte(description["model"], byte_level):
-        return None
+    longest: int
+    """Most bytes of UTF-8 of a text that one token can stand for."""
+    unknown: bytes = b""
+    """Bytes that no token has: they may vanish."""
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any], backend: Tokenizer, table: TokenBytes) -> Coverage | None:
+        """None where the tokenizer sets no bound. `description` is the tokenizer.json of `backend`, `table` its tokens'
+        bytes.
+        """
+        normalizer = description.get("normalizer")
+        shrink = _shrink(normalizer)
+        pre = list(_stages(description.get("pre_tokenizer"), "pretokenizers"))
+        byte_level = any(stage.get("type") == "ByteLevel" for stage in pre)
+        unknown = _unknown_bytes(description["model"], byte_level)
+        if shrink is None or not all(map(_keeps_all, pre)) or unknown is None or (unknown and normalizer is not None):
+            return None
+        longest = _longest(backend, table, byte_level)
+        return None if longest is None else cls(longest * shrink, unknown)
+
+    def fewest_tokens(self, text: str) -> int:
+        """No encoding of the text has fewer tokens."""
+        raw = text.encode("utf-8", "surrogatepass")
+        return -(-len(raw.translate(None, self.unknown)) // self.longest)
+
+
+def _longest(backend: Tokenizer, table: TokenBytes, byte_level: bool) -> int | None:
     vocabulary: Mapping[str, int] = backend.get_vocab(with_added_tokens=False)
     sizes = [
         len(table.plain[token_id]) if byte_level else max(len(token.encode()), len(table.plain[token_id]))
@@ -41,8 +62,7 @@ def longest_token_bytes(description: Mapping[str, Any], backend: Tokenizer, tabl
         sizes.append(len(added.content.encode()))
         if added.normalized and backend.normalizer is not None:
             sizes.append(len(backend.normalizer.normalize_str(added.content).encode()))
-    longest = max(sizes, default=0) * shrink
-    return longest or None
+    return max(sizes, default=0) or None
 
 
 def _stages(stage: Mapping[str, Any] | None, parts: str) -> Iterator[Mapping[str, Any]]:
@@ -82,11 +102,12 @@ def _keeps_all(pre_tokenizer: Mapping[str, Any]) -> bool:
     )
 
 
-def _knows_every_byte(model: Mapping[str, Any], byte_level: bool) -> bool:
-    """Nothing is dropped or drawn together as unknown."""
+def _unknown_bytes(model: Mapping[str, Any], byte_level: bool) -> bytes | None:
+    """Bytes without a token; None where what is unknown is not told by bytes."""
     if model.get("type") != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
-        return False
+        return None
     vocabulary = model.get("vocab", {})
     if byte_level:
-        return all(char in vocabulary for char in byte_level_alphabet())
-    return bool(model.get("byte_fallback")) and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
+        return bytes(byte for char, byte in byte_level_alphabet().items() if char not in vocabulary)
+    every = bool(model.get("byte_fallback")) and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
+    return b"" if every else None

@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from pagemill.v1 import model_pb2
-from pagemill_common.tokenisation.coverage import longest_token_bytes
+from pagemill_common.tokenisation.coverage import Coverage
 from pagemill_common.tokenisation.errors import TemplateError, TokenizerError
 from pagemill_common.tokenisation.template import ChatTemplate, TemplateLimits
 from pagemill_common.tokenisation.text_stream import decode
@@ -40,8 +40,7 @@ class ModelTokenizer:
         special = frozenset(i for i, token in added.items() if token.special)
         description = json.loads(bundle.tokenizer_json)
         self.byte_table = TokenBytes.of(description.get("decoder"), self._pieces, special)
-        self.longest_token_bytes: int | None = longest_token_bytes(description, self._backend, self.byte_table)
-        """Most bytes of a text that one token can stand for; None where the tokenizer sets no bound."""
+        self._coverage = Coverage.of(description, self._backend, self.byte_table)
         self.end_of_text_ids: tuple[int, ...] = tuple(bundle.end_of_text_ids)
         self._template_limits = template_limits or TemplateLimits()
 
@@ -86,6 +85,10 @@ class ModelTokenizer:
         if bundle.add_eos and bundle.HasField("eos_token_id") and ids[-1:] != [bundle.eos_token_id]:
             ids = [*ids, bundle.eos_token_id]
         return ids
+
+    def fewest_tokens(self, text: str) -> int:
+        """A number of tokens that the text has at least, found without encoding it; 0 where nothing is sure."""
+        return 0 if self._coverage is None else self._coverage.fewest_tokens(text)
 
     def render_chat(
         self,

@@ -51,7 +51,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(tokenizer: Model
         code, found, description = refusal(prepare, request, unencoded, facts)
         assert (code, found) == (grpc.StatusCode.OUT_OF_RANGE, field)
         assert "100 tokens (max_context_tokens)" in description
-    assert "100 tokens or more" in refusal(prepare, pb.GenerateRequest(text="x" * size), unencoded, facts)[2]
+        assert "tokens or more" in description
 
 
 def test_the_longest_text_that_fits_is_taken(tokenizer: ModelTokenizer, facts: ModelFacts) -> None:

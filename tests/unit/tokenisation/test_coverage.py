@@ -1,4 +1,4 @@
-"""How many bytes of a text one token can stand for: never too few, and unknown where a stage may drop something."""
+"""The fewest tokens of a text: never too many, and none where a stage may drop something."""
 
 from __future__ import annotations
 
@@ -31,20 +31,26 @@ def changed(make: Any, tokenizer: ModelTokenizer, change: Callable[[dict[str, An
 
 @settings(max_examples=300, deadline=None)
 @given(text=st.lists(st.one_of(PARTS, st.characters(codec="utf-8"))).map("".join), composing=st.booleans())
-def test_no_text_has_more_bytes_than_its_tokens_can_stand_for(
+def test_no_text_has_fewer_tokens_than_is_said(
     tokenizer: ModelTokenizer, make_bundle: Any, text: str, composing: bool
 ) -> None:
     if composing and tokenizer.byte_table.plain is tokenizer.byte_table.first:
         tokenizer = changed(make_bundle, tokenizer, lambda made: made.update(normalizer={"type": "NFC"}))
-    longest = tokenizer.longest_token_bytes
-    assert longest is not None
-    assert len(text.encode()) <= longest * len(tokenizer.encode(text))
+    assert min(len(text), 1) <= tokenizer.fewest_tokens(text) <= len(tokenizer.encode(text))
 
 
 def test_the_bound_is_that_of_the_longest_token(byte_tokenizer: ModelTokenizer, spm_tokenizer: ModelTokenizer) -> None:
-    assert byte_tokenizer.longest_token_bytes == len("</s>")
+    assert [byte_tokenizer.fewest_tokens("x" * size) for size in (0, 1, 4, 5)] == [0, 1, 1, 2]
     # Three bytes of a mark that a caller may have written out, and three letters. The byte tokens' names are as long.
-    assert spm_tokenizer.longest_token_bytes == len("▁the".encode())
+    assert [spm_tokenizer.fewest_tokens("x" * size) for size in (6, 7)] == [1, 2]
+
+
+def test_bytes_without_a_token_do_not_count(byte_tokenizer: ModelTokenizer, make_bundle: Any) -> None:
+    tokenizer = changed(make_bundle, byte_tokenizer, lambda made: made["model"]["vocab"].pop("a"))
+    for text in ("a" * 100, "xaaaay" * 10, "</s>" + "a" * 9):
+        assert tokenizer.fewest_tokens(text) <= len(tokenizer.encode(text))
+    assert tokenizer.fewest_tokens("a" * 100) == 0
+    assert tokenizer.fewest_tokens("xaaaay" * 10) == 5
 
 
 def test_composing_shrinks_no_text_by_more_than_the_bound() -> None:
@@ -77,7 +83,10 @@ DROPPING: dict[str, Callable[[dict[str, Any]], Any]] = {
         pre_tokenizer={"type": "Sequence", "pretokenizers": [REMOVING, made["pre_tokenizer"]]}
     ),
     "a character": lambda made: made.update(normalizer={**SPACE_TO_MARK, "content": ""}),
-    "unknown bytes": lambda made: made["model"]["vocab"].pop("a"),
+    "unknown bytes, after composing": lambda made: (
+        made["model"]["vocab"].pop("a"),
+        made.update(normalizer={"type": "NFC"}),
+    ),
     "accents, among others": lambda made: made.update(
         normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "StripAccents"}]}
     ),
@@ -88,11 +97,11 @@ DROPPING: dict[str, Callable[[dict[str, Any]], Any]] = {
 def test_a_tokenizer_that_drops_something_has_no_bound(
     what: str, byte_tokenizer: ModelTokenizer, make_bundle: Any
 ) -> None:
-    assert changed(make_bundle, byte_tokenizer, DROPPING[what]).longest_token_bytes is None
+    assert changed(make_bundle, byte_tokenizer, DROPPING[what]).fewest_tokens("x" * 1000) == 0
 
 
 def test_shrinking_stages_multiply(byte_tokenizer: ModelTokenizer, make_bundle: Any) -> None:
     halve = {"type": "Replace", "pattern": {"String": "abcdef"}, "content": "xyz"}
     both = {"type": "Sequence", "normalizers": [halve, {"type": "NFC"}]}
-    longest = changed(make_bundle, byte_tokenizer, lambda made: made.update(normalizer=both)).longest_token_bytes
-    assert longest == 4 * 2 * NFC_SHRINKS_BY
+    tokenizer = changed(make_bundle, byte_tokenizer, lambda made: made.update(normalizer=both))
+    assert tokenizer.fewest_tokens("x" * (10 * 4 * 2 * NFC_SHRINKS_BY)) == 10
