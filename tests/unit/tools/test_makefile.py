@@ -19,7 +19,8 @@ with open("installed", "a") as file:
 
 PYTHON = f"""#!/bin/sh
 if [ "$1" = -m ]; then
-    '{sys.executable}' -m venv --without-pip "$3" && for lib in "$3"/lib/python*/site-packages; do touch "$lib/pip.py"; done
+    '{sys.executable}' -m venv --without-pip "$3" || exit
+    for lib in "$3"/lib/python*/site-packages; do touch "$lib/pip.py"; done
 else
     exec '{sys.executable}' "$@"
 fi
