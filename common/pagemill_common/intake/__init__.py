@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pagemill_common.intake.checks import check_counts, check_fields, valid_request_id
+from pagemill_common.intake.checks import check_fields, crowded, valid_request_id
 from pagemill_common.intake.facts import Limits, ModelFacts
 from pagemill_common.intake.forward import to_forwarded
 from pagemill_common.intake.offload import Offload
@@ -16,8 +16,8 @@ __all__ = [
     "Offload",
     "Prepared",
     "ResolvedSampling",
-    "check_counts",
     "check_fields",
+    "crowded",
     "detokenize",
     "new_request_id",
     "prepare",

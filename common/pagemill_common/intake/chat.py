@@ -18,12 +18,12 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def check_chat(chat: generation_pb2.ChatInput, limits: Limits, found: Violations) -> None:
-    """Roles, sizes and variables of a chat whose messages are not too many."""
+    """Roles, sizes and variables of a chat; whether the messages are too many is asked elsewhere."""
     if not chat.messages:
         found.add("chat.messages", "must hold at least one message")
     variables = len(chat.template_variables_json.encode())
     size = variables
-    for index, message in enumerate(chat.messages):
+    for index, message in enumerate(chat.messages[: limits.max_messages]):
         size += len(message.content.encode()) + len(message.name.encode())
         if not 1 <= len(message.role) <= limits.max_role_length:
             found.add(

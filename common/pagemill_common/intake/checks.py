@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sized
 
 from pagemill import ranges
 from pagemill.v1 import generation_pb2
@@ -12,26 +13,11 @@ from pagemill_common.intake.pieces import largest
 from pagemill_common.intake.presence import is_set
 from pagemill_common.intake.violations import Violations
 
-__all__ = ["check_counts", "check_fields", "collect", "collect_vocabulary", "seconds_of", "valid_request_id"]
+__all__ = ["check_fields", "collect", "collect_vocabulary", "crowded", "seconds_of", "valid_request_id"]
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _MAX_DURATION_SECONDS = 315_576_000_000
 _NANOS = 1_000_000_000
-
-
-def check_counts(request: generation_pb2.GenerateRequest, limits: Limits | None = None) -> None:
-    """Looks only at how many entries each field has: nothing of a request that holds millions of them is read.
-
-    Raises StatusError: INVALID_ARGUMENT with every field that has too many.
-    """
-    limits, found = limits or Limits(), Violations()
-    found.count("token_ids.ids", len(request.token_ids.ids), limits.max_prompt_tokens)
-    found.count("chat.messages", len(request.chat.messages), limits.max_messages)
-    found.count("sampling.logit_bias", len(request.sampling.logit_bias), limits.max_logit_bias)
-    found.count("sampling.banned_token_ids", len(request.sampling.banned_token_ids), limits.max_banned_tokens)
-    found.count("stop.strings", len(request.stop.strings), limits.max_stop_strings)
-    found.count("stop.token_ids", len(request.stop.token_ids), limits.max_stop_tokens)
-    found.raise_any()
 
 
 def check_fields(
@@ -39,15 +25,18 @@ def check_fields(
 ) -> None:
     """Checks all fields, cheaply enough for an event loop's turn. With `facts`, token ids against the vocabulary too.
 
-    Raises StatusError: INVALID_ARGUMENT with every violation, or with the fields alone that have too many entries, else
-    UNIMPLEMENTED with the field's name.
+    A field with too many entries is counted and not read. Raises StatusError: INVALID_ARGUMENT with every violation,
+    else UNIMPLEMENTED with the field's name.
     """
-    limits = limits or Limits()
-    check_counts(request, limits)
-    found = collect(request, limits)
+    found = collect(request, limits or Limits())
     if facts is not None:
         collect_vocabulary(request, facts, found)
     found.raise_any()
+
+
+def crowded(request: generation_pb2.GenerateRequest, limits: Limits) -> bool:
+    """Whether a field has too many entries: `check_fields` refuses the request and need not be spared its size."""
+    return any(len(entries) > most for _, entries, most in _counted(request, limits))
 
 
 def valid_request_id(request_id: str) -> bool:
@@ -61,12 +50,14 @@ def seconds_of(request: generation_pb2.GenerateRequest) -> float | None:
 
 
 def collect(request: generation_pb2.GenerateRequest, limits: Limits) -> Violations:
-    """Everything wrong with a request that `check_counts` has passed, as far as it shows without a model."""
+    """Everything wrong with a request, as far as it shows without model and tokenizer."""
     found = Violations()
     if request.request_id and not valid_request_id(request.request_id):
         found.add("request_id", "must be at most 128 of A-Z a-z 0-9 . _ : -")
+    for path, entries, most in _counted(request, limits):
+        found.count(path, len(entries), most)
     _check_input(request, limits, found)
-    _check_sampling(request.sampling, found)
+    _check_sampling(request.sampling, limits, found)
     _check_stop(request.stop, limits, found)
     _check_timeout(request, found)
     _check_unsupported(request, found)
@@ -76,6 +67,8 @@ def collect(request: generation_pb2.GenerateRequest, limits: Limits) -> Violatio
 def collect_vocabulary(request: generation_pb2.GenerateRequest, facts: ModelFacts, found: Violations) -> None:
     """Token ids outside the vocabulary, and bans that leave nothing to draw."""
     size = facts.vocabulary_size
+    if any(path in _COUNTED for path, _ in found.found):
+        return
     # The largest first: prompts are long, and nearly all are right.
     if largest(request.token_ids.ids) >= size:
         found.tokens("token_ids.ids", request.token_ids.ids, size)
@@ -91,6 +84,31 @@ def collect_vocabulary(request: generation_pb2.GenerateRequest, facts: ModelFact
         masked.update(() if request.stop.ignore_end_of_text else facts.end_of_text_ids)
     if request.sampling.banned_token_ids and sum(0 <= token_id < size for token_id in masked) >= size:
         found.add("sampling.banned_token_ids", "leaves no token that could be drawn")
+
+
+_COUNTED = (
+    "token_ids.ids",
+    "chat.messages",
+    "sampling.logit_bias",
+    "sampling.banned_token_ids",
+    "stop.strings",
+    "stop.token_ids",
+)
+
+
+def _counted(request: generation_pb2.GenerateRequest, limits: Limits) -> Iterator[tuple[str, Sized, int]]:
+    """Path, entries and bound of each field that a caller can fill with millions."""
+    sampling, stop = request.sampling, request.stop
+    fields: tuple[tuple[Sized, int], ...] = (
+        (request.token_ids.ids, limits.max_prompt_tokens),
+        (request.chat.messages, limits.max_messages),
+        (sampling.logit_bias, limits.max_logit_bias),
+        (sampling.banned_token_ids, limits.max_banned_tokens),
+        (stop.strings, limits.max_stop_strings),
+        (stop.token_ids, limits.max_stop_tokens),
+    )
+    for path, (entries, most) in zip(_COUNTED, fields, strict=True):
+        yield path, entries, most
 
 
 def _check_input(request: generation_pb2.GenerateRequest, limits: Limits, found: Violations) -> None:
@@ -115,12 +133,13 @@ def _check_text(text: str, limits: Limits, found: Violations) -> None:
         found.add("text", f"holds {size} bytes; at most {limits.max_prompt_bytes} are allowed")
 
 
-def _check_sampling(sampling: generation_pb2.SamplingParams, found: Violations) -> None:
+def _check_sampling(sampling: generation_pb2.SamplingParams, limits: Limits, found: Violations) -> None:
     for name, allowed in ranges.SAMPLING.items():
         if is_set(sampling, name):
             found.number(f"sampling.{name}", getattr(sampling, name), allowed)
-    for token_id in sorted(sampling.logit_bias):
-        found.number(f"sampling.logit_bias[{token_id}]", sampling.logit_bias[token_id], ranges.LOGIT_BIAS)
+    if len(sampling.logit_bias) <= limits.max_logit_bias:
+        for token_id in sorted(sampling.logit_bias):
+            found.number(f"sampling.logit_bias[{token_id}]", sampling.logit_bias[token_id], ranges.LOGIT_BIAS)
 
 
 def _check_stop(stop: generation_pb2.StopConditions, limits: Limits, found: Violations) -> None:
@@ -129,7 +148,7 @@ def _check_stop(stop: generation_pb2.StopConditions, limits: Limits, found: Viol
             found.add("stop.max_tokens", "must be at least 1")
         elif stop.min_tokens > stop.max_tokens:
             found.add("stop.min_tokens", f"must be at most max_tokens ({stop.max_tokens}), not {stop.min_tokens}")
-    for index, string in enumerate(stop.strings):
+    for index, string in enumerate(stop.strings[: limits.max_stop_strings]):
         size = len(string.encode())
         if not 1 <= size <= limits.max_stop_string_bytes:
             found.add(f"stop.strings[{index}]", f"must have 1 to {limits.max_stop_string_bytes} bytes, not {size}")

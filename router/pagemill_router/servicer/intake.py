@@ -91,8 +91,8 @@ class Intake:
         """
         known = known or Known()
         request.ClearField("placement")
-        common.check_counts(request, self._limits)
-        long = _is_long(request)
+        # The size of a request with millions of entries takes long to find.
+        long = not common.crowded(request, self._limits) and _is_long(request)
         if long:
             await self._in_thread(lambda: common.check_fields(request, self._limits), long)
         else:

@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2
 from pagemill.v1 import generation_pb2 as pb
 from pagemill.v1 import internal_pb2
 from pagemill_common.errors import StatusError
-from pagemill_common.intake import Limits, ModelFacts, check_counts, check_fields, detokenize, prepare, tokenize
+from pagemill_common.intake import Limits, ModelFacts, check_fields, crowded, detokenize, prepare, tokenize
 from pagemill_common.intake.room import CUT_BYTES
 from pagemill_common.tokenisation import ModelTokenizer
 
@@ -87,19 +87,35 @@ def test_ids_that_cannot_fit_are_counted_first(tokenizer: ModelTokenizer, facts:
     "field", ["sampling.logit_bias", "sampling.banned_token_ids", "stop.strings", "stop.token_ids"]
 )
 def test_too_many_entries_are_counted_and_not_looked_at(field: str, facts: ModelFacts) -> None:
-    request = pb.GenerateRequest(text="")
-    for _ in range(2000):
-        request.stop.strings.append("")
-    request.stop.token_ids.extend([9999] * 2000)
-    request.sampling.banned_token_ids.extend([9999] * 2000)
-    request.sampling.logit_bias.update(dict.fromkeys(range(2000), 999.0))
-    for check in (lambda: check_counts(request), lambda: check_fields(request, Limits(), facts)):
-        with pytest.raises(StatusError) as refused:
-            check()
-        bad = next(d for d in refused.value.details if isinstance(d, error_details_pb2.BadRequest))
-        # One entry a field: none of its 2,000 wrong ones has been read.
-        assert [violation.field for violation in bad.field_violations].count(field) == 1
-        assert len(bad.field_violations) == 4
+    request = pb.GenerateRequest(text="hi")
+    wrong: dict[str, Callable[[], Any]] = {
+        "sampling.logit_bias": lambda: request.sampling.logit_bias.update(dict.fromkeys(range(2000), 999.0)),
+        "sampling.banned_token_ids": lambda: request.sampling.banned_token_ids.extend([9999] * 2000),
+        "stop.strings": lambda: request.stop.strings.extend([""] * 2000),
+        "stop.token_ids": lambda: request.stop.token_ids.extend([9999] * 2000),
+    }
+    wrong[field]()
+    with pytest.raises(StatusError) as refused:
+        check_fields(request, Limits(), facts)
+    # Beside the count itself, only stop strings are read, and no more of them than there may be.
+    read = Limits().max_stop_strings if field == "stop.strings" else 0
+    assert refused.value.message.endswith(f"(and {read} more)") if read else "more)" not in refused.value.message
+    assert f"{field}: has 2000 entries" in refused.value.message
+    assert crowded(request, Limits())
+
+
+def test_a_request_at_every_bound_is_not_crowded() -> None:
+    limits = Limits()
+    request = pb.GenerateRequest(text="hi")
+    request.stop.strings.extend(["x"] * limits.max_stop_strings)
+    request.stop.token_ids.extend([1] * limits.max_stop_tokens)
+    request.sampling.banned_token_ids.extend([1] * limits.max_banned_tokens)
+    request.sampling.logit_bias.update(dict.fromkeys(range(limits.max_logit_bias), 0.0))
+    check_fields(request, limits)
+    assert not crowded(request, limits)
+    for ids in ([1] * limits.max_prompt_tokens, [1] * (limits.max_prompt_tokens + 1)):
+        request.token_ids.ids[:] = ids
+        assert crowded(request, limits) == (len(ids) > limits.max_prompt_tokens)
 
 
 def test_too_many_choices_of_a_continuation(tokenizer: ModelTokenizer, facts: ModelFacts) -> None:
