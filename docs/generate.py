@@ -25,6 +25,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "commands": commands.commands,
     "exit-statuses": commands.exit_statuses,
     "connection-limits": settings.connection_limits,
+    "request-limits": settings.request_limits,
     "router-settings": settings.router_settings,
     "replica-settings": settings.replica_settings,
     "make-variables": settings.make_variables,

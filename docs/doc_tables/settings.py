@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 from doc_tables.markdown import code, table
 from pagemill import channel
 from pagemill_common.grpc import options
+from pagemill_common.intake.facts import Limits
+from pagemill_common.intake.room import CUT_BYTES
 from pagemill_common.settings import Settings
 from pagemill_replica.settings import ReplicaSettings
 from pagemill_router.settings import RouterSettings
@@ -99,6 +102,35 @@ def connection_limits() -> str:
         ),
     ]
     return table(("limit", "value", "beyond it"), rows)
+
+
+_REQUEST_LIMITS = {
+    "max_prompt_bytes": "UTF-8 bytes of a text, or of all of a chat's messages and variables",
+    "max_prompt_tokens": "token ids of a prompt of ids",
+    "max_messages": "messages of a chat",
+    "max_role_length": "characters of a role",
+    "max_variables_bytes": "UTF-8 bytes of a chat's template variables",
+    "max_variables_values": "values in them, nested ones included",
+    "max_tokenize_bytes": "UTF-8 bytes that Tokenize takes",
+    "max_reply_bytes": "bytes that Tokenize and Detokenize answer",
+    "max_stop_strings": "stop strings",
+    "max_stop_string_bytes": "UTF-8 bytes of one of them",
+    "max_stop_tokens": "stop token ids",
+    "max_logit_bias": "entries of logit_bias",
+    "max_banned_tokens": "banned token ids",
+}
+
+
+def request_limits() -> str:
+    """What a request may hold. KeyError where the code has a limit that this table lacks."""
+    rows = []
+    for field in dataclasses.fields(Limits):
+        value = int(getattr(Limits(), field.name))
+        rows.append(
+            (_REQUEST_LIMITS[field.name], _mib(value) if "bytes" in field.name and value >= 2**20 else str(value))
+        )
+    rows.append(("UTF-8 bytes of a text that `truncate_prompt` may cut, where it does not fit", _mib(CUT_BYTES)))
+    return table(("most", "value"), rows)
 
 
 def _settings(settings: type[Settings]) -> str:
