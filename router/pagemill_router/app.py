@@ -8,12 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 from pagemill.v1 import admin_pb2_grpc
 from pagemill_common import capacity, logs, telemetry
+from pagemill_common.grpc.loop import on_end_signals
 from pagemill_common.grpc.options import MAX_REQUEST_BYTES, ServerOptions
 from pagemill_common.grpc.server import GrpcServer
 from pagemill_common.status_file import StatusFile
@@ -240,9 +240,7 @@ async def serve(settings: RouterSettings) -> None:
     observed = telemetry.setup(names.SERVICE_ROUTER, settings.otlp_endpoint, instance=settings.name)
     try:
         router = Router(settings, observed)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, router.drain)
+        on_end_signals(lambda _number: router.drain())
         await router.run()
         _log.info("router stopped")
     finally:

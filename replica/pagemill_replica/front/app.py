@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pagemill_common import logs, telemetry
 from pagemill_common.capacity import CapacityPool, HeartbeatLoop
+from pagemill_common.grpc.loop import on_end_signals
 from pagemill_common.listen import ListenError
 from pagemill_common.status_file import StatusFile
 from pagemill_common.telemetry import names
@@ -60,8 +61,7 @@ class ReplicaApp:
 
     async def run(self) -> int:
         """Runs to the end; returns the exit status: 0 after a drain or a stop, 2 for a wrong setting, else 1."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, number)
+        on_end_signals(self._on_signal)
         try:
             status = await self._unless_told_to_stop()
             _log.info("replica stopped", exit_status=status)
@@ -81,12 +81,12 @@ class ReplicaApp:
         self._status.update(error=error)
         return status
 
-    def _on_signal(self, number: int) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         front = self._front
         if front is None or front.view.link is None or front.drain.draining:
             self._stop.set()
         else:
-            front.drain.begin(signal.Signals(number).name)
+            front.drain.begin(number.name)
 
     async def _unless_told_to_stop(self) -> int:
         try:

@@ -108,8 +108,8 @@ async def test_signals_do_nothing_once_the_work_is_done(tmp_path: Path) -> None:
         while router.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 router.process.send_signal(signal.SIGTERM)
-            await asyncio.sleep(0)
-        assert router.process.returncode == 0
+            await asyncio.sleep(0.02)
+        assert router.process.returncode == 0, await router.log()
 
 
 async def test_a_status_file_that_cannot_be_written_ends_with_2_and_names_the_flag(tmp_path: Path) -> None:

@@ -192,9 +192,11 @@ async def test_a_caller_that_leaves_while_the_server_writes_to_it_is_no_fault_of
             await channel.close()
         await until(lambda: len(talker.ends) == len(calls))
     ends = Counter(end.code if isinstance(end, errors.StatusError) else type(end) for end in talker.ends)
-    wanted = grpc.StatusCode.DEADLINE_EXCEEDED if leaves == "runs out of time" else grpc.StatusCode.CANCELLED
-    assert set(ends) <= {wanted, asyncio.CancelledError}
-    assert ends[wanted], "no write was waiting"
+    left, late = grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED
+    # A caller's clock may run out a moment before the server's: then it has left.
+    told = {left, late} if leaves == "runs out of time" else {left}
+    assert set(ends) <= {*told, asyncio.CancelledError}
+    assert any(ends[code] for code in told), "no write was waiting"
     assert not [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
 
 
