@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,6 @@ _numba_config: Any = numba.config
 
 TAGS = {torch.float32: np.float32(0), torch.bfloat16: np.uint16(0), torch.float16: np.int16(0)}
 """Storage type -> the tag that `vector` compiles loads and stores for."""
-CACHE_LINE = 64
 
 
 def tag(what: str, tensor: torch.Tensor) -> Any:
@@ -45,12 +45,15 @@ def padded(size: int) -> int:
 def untouched_zeros(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Zeros whose pages take memory as they are first written: torch's own are written at once.
 
-    numpy has them of calloc; they begin at a whole cache line, so that no vector straddles two.
+    A mapping of its own, since an allocator may hand out memory that it has to clear. It begins at a page, so that no
+    vector straddles two cache lines, and asks for huge pages where the system has them.
     """
     nbytes = math.prod(shape) * dtype.itemsize
-    memory = np.zeros(nbytes + CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % CACHE_LINE
-    return torch.from_numpy(memory[start : start + nbytes]).view(dtype).view(shape)
+    memory = mmap.mmap(-1, max(1, nbytes))
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # A kernel built without them.
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.from_numpy(np.frombuffer(memory, np.uint8, nbytes)).view(dtype).view(tuple(shape))
 
 
 def threads() -> int:
