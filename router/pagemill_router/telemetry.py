@@ -10,7 +10,6 @@ from opentelemetry.trace import Span, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from pagemill_common.telemetry import Telemetry, names
-from pagemill_common.telemetry.fast_histogram import FastHistogram
 
 POLICY_TIME = "pagemill.router.policy.time"
 REFUSALS = "pagemill.router.refusals"
@@ -27,12 +26,8 @@ class RouterTelemetry:
         self._refusals = meters.counter(REFUSALS, "Calls that ended in an error, by reason.")
         self._duration = meters.histogram(names.REQUEST_DURATION, "From arrival to the last message.")
         self._first_token = meters.histogram(names.TIME_TO_FIRST_TOKEN, "From arrival to the first token.")
-        self._inter_token = FastHistogram(
-            meters.registry,
-            f"{names.INTER_TOKEN_LATENCY.replace('.', '_')}_seconds",
-            "Between tokens, as they pass the router.",
-            "model",
-            names.BUCKETS[names.INTER_TOKEN_LATENCY],
+        self._inter_token = meters.fast_histogram(
+            names.INTER_TOKEN_LATENCY, "Between tokens, as they pass the router.", "model"
         )
         self._queue_time = meters.histogram(names.QUEUE_TIME, "Waiting for room before a replica was found.")
         self._reserve_time = meters.histogram(names.ROUTER_RESERVE_TIME, "One question for room, by mode.")

@@ -26,6 +26,7 @@ from pagemill_replica.checkpoint.rope_scaling import FrequencyFactors
 from pagemill_replica.engine.params import Sampling
 from pagemill_replica.engine.plan import ScheduledSequence, StepPlan
 from pagemill_replica.runner import CpuRunner
+from support.checkpoints import gguf_name
 
 VOCAB = 96
 SHAPE = {
@@ -57,28 +58,6 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=32)),
 }
 TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
-NAMES = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-
-
-def _gguf_name(name: str) -> str:
-    stem, _, kind = name.rpartition(".")
-    layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
-    return f"blk.{layer[1]}.{NAMES[layer[2]]}.{kind}" if layer else f"{NAMES[stem]}.{kind}"
 
 
 def _interleave(values: np.ndarray, heads: int) -> np.ndarray:
@@ -133,7 +112,7 @@ def _write(file: Path, model: PreTrainedModel, name: str, type_name: str) -> Non
         heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
         role = re.search(r"self_attn\.([qk])_proj", parameter_name)
         stored = _interleave(values, heads[role[1]]) if role and arch == "llama" else values
-        writer.add_tensor(_gguf_name(parameter_name), gguf.quants.quantize(stored, kind), raw_dtype=kind)
+        writer.add_tensor(gguf_name(parameter_name), gguf.quants.quantize(stored, kind), raw_dtype=kind)
         if matrix:
             restored = gguf.quants.dequantize(gguf.quants.quantize(values, kind), kind)
             parameter.copy_(torch.tensor(restored.astype(np.float32)))

@@ -8,7 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import TypeVar
 
-__all__ = ["Offload"]
+__all__ = ["LONG_BYTES", "Offload"]
+
+LONG_BYTES = 65_536
+"""Work on a request of this size or more is long."""
 
 T = TypeVar("T")
 

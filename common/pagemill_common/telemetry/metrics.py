@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from pagemill_common.listen import refusal
 from pagemill_common.telemetry import names
+from pagemill_common.telemetry.fast_histogram import FastHistogram
 from pagemill_common.telemetry.metrics_port import MetricsPort
 
 Value = float | Mapping[str, float]
@@ -39,6 +40,11 @@ class Meters:
     def histogram(self, name: str, description: str, unit: str = "s") -> Histogram:
         """A distribution: `.record(value, {label: value})`."""
         return self._meter.create_histogram(name, unit=unit, description=description)
+
+    def fast_histogram(self, name: str, description: str, label: str) -> FastHistogram:
+        """A distribution of seconds by one label, for what is recorded with every token."""
+        shown = f"{name.replace('.', '_')}_seconds"
+        return FastHistogram(self.registry, shown, description, label, names.BUCKETS[name])
 
     def gauge(
         self, name: str, description: str, read: Callable[[], Value], *, label: str = "", unit: str = "1"

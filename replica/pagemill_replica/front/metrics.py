@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pagemill_common.telemetry import Meters, names
-from pagemill_common.telemetry.fast_histogram import FastHistogram
 from pagemill_replica.engine.messages import StepReport
 from pagemill_replica.front.link import EngineLink
 from pagemill_replica.front.record import RequestRecord
@@ -21,12 +20,8 @@ class ReplicaMetrics:
         self._duration = histogram(names.REQUEST_DURATION, "Time from arrival to the last message.")
         self._ttft = histogram(names.TIME_TO_FIRST_TOKEN, "Time from arrival to the first token.")
         self._per_token = histogram(names.TIME_PER_OUTPUT_TOKEN, "Mean time of a token after the first, by request.")
-        self._inter_token = FastHistogram(
-            meters.registry,
-            f"{names.INTER_TOKEN_LATENCY.replace('.', '_')}_seconds",
-            "Between tokens, as they leave the replica.",
-            "model",
-            names.BUCKETS[names.INTER_TOKEN_LATENCY],
+        self._inter_token = meters.fast_histogram(
+            names.INTER_TOKEN_LATENCY, "Between tokens, as they leave the replica.", "model"
         )
         self._queue = histogram(names.QUEUE_TIME, "Time in the engine before the first step.")
         self._tokens = histogram(names.TOKEN_USAGE, "Tokens of a request.", "{token}")

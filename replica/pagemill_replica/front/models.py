@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pagemill.v1 import generation_pb2, model_pb2
 from pagemill_common.intake import (
+    LONG_BYTES,
     Limits,
     ModelFacts,
     Offload,
@@ -24,9 +25,6 @@ from pagemill_replica.front.submission import OutputText, Replay
 
 SHORT_PROMPT_TOKENS = 1024
 """A prompt or a replay of so many token ids is worked on in the loop's turn: a thread would cost more than the work."""
-
-LONG_TEXT_BYTES = 65_536
-"""Texts and chats from this size on are encoded one at a time, beside shorter ones. Routers send token ids."""
 
 T = TypeVar("T")
 
@@ -104,4 +102,5 @@ class ModelShelf:
 
 
 def _is_long(request: generation_pb2.GenerateRequest | generation_pb2.TokenizeRequest) -> bool:
-    return request.WhichOneof("input") != "token_ids" and request.ByteSize() >= LONG_TEXT_BYTES
+    """A long text or chat is encoded one at a time, beside shorter ones. Routers send token ids."""
+    return request.WhichOneof("input") != "token_ids" and request.ByteSize() >= LONG_BYTES

@@ -43,9 +43,10 @@ def step_arrays(sequences: Sequence[ScheduledSequence], block_size: int) -> Step
     count = len(sequences)
     lengths = np.fromiter((len(s.token_ids) for s in sequences), np.int64, count)
     starts = np.fromiter((s.start for s in sequences), np.int64, count)
-    for sequence, length in zip(sequences, lengths.tolist(), strict=True):
-        if length < 1 or sequence.start < 0:
-            raise ValueError(f"sequence {sequence.key} has {length} tokens from position {sequence.start} on")
+    wrong = np.flatnonzero((lengths < 1) | (starts < 0))
+    if wrong.size:
+        sequence = sequences[wrong[0]]
+        raise ValueError(f"sequence {sequence.key} has {lengths[wrong[0]]} tokens from position {sequence.start} on")
     query_start = np.zeros(count + 1, np.int64)
     np.cumsum(lengths, out=query_start[1:])
     total = int(query_start[-1])

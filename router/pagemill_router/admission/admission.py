@@ -111,7 +111,7 @@ class Admission:
         # As they are by the time of the answer: one that has left meanwhile is no witness.
         present = watched()
         self._met = {key: at for key, at in self._met.items() if key in present}
-        self._trust(present, [member.figures for member in members])
+        self._trust(present, _fresh(member.figures for member in members))
 
     async def close(self) -> None:
         """Waits for releases under way, and for those of reserves whose callers have gone."""
@@ -140,7 +140,8 @@ class Admission:
             return None
         self._told(reply.figures)
         # Of replicas that have only just come Redis may know nothing yet, which says nothing of Redis.
-        if not self._trust(by_key.keys(), reply.figures) or not redis_trusted(by_key.keys(), _fresh(reply.figures)):
+        fresh = _fresh(reply.figures)
+        if not self._trust(by_key.keys(), fresh) or not redis_trusted(by_key.keys(), fresh):
             if isinstance(reply, capacity.Granted):
                 self._give_back(reply.id, reply.replica)
             return None
@@ -173,11 +174,15 @@ class Admission:
         for key in keys:
             self._met.setdefault(key, now)
 
-    def _trust(self, watched: Collection[str], figures: Iterable[capacity.Figures]) -> bool:
-        """Takes an answer. One that knows too few of the replicas that have been here a while is as good as none."""
+    def _trust(self, watched: Collection[str], fresh: Collection[str]) -> bool:
+        """Takes an answer by the replicas it knows as fresh.
+
+        One that knows too few of those that have been here a while is as good as none.
+        """
         assert self._books is not None
-        settled = [key for key in watched if self._clock() - self._met.get(key, self._clock()) >= SETTLE_SECONDS]
-        trusted = redis_trusted(settled, _fresh(figures))
+        now = self._clock()
+        settled = [key for key in watched if now - self._met.get(key, now) >= SETTLE_SECONDS]
+        trusted = redis_trusted(settled, fresh)
         if trusted:
             self._books.breaker.succeeded()
             self._switch(Mode.REDIS, "redis answers")

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import grpc
 
 from pagemill_common import telemetry
+from pagemill_common.cancellation import being_cancelled
 from pagemill_router.fleet.link import ReplicaLink
 from pagemill_router.relay.failure import LOST, Failure, from_rpc_error
 
@@ -48,10 +49,9 @@ class Upstream:
             raise AttemptFailedError(from_rpc_error(error)) from error
         except asyncio.CancelledError:
             # gRPC raises this also where only the upstream call was cancelled: given up on, or its channel closed.
-            task = asyncio.current_task()
-            if task is not None and not task.cancelling():
-                raise AttemptFailedError(LOST) from None
-            raise
+            if being_cancelled():
+                raise
+            raise AttemptFailedError(LOST) from None
         return frame if isinstance(frame, bytes) else None
 
     def _give_up(self) -> None:

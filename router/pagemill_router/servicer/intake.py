@@ -24,8 +24,6 @@ from pagemill_router.settings import RouterSettings
 
 T = TypeVar("T")
 
-LARGE_REQUEST_BYTES = 65_536
-"""From this size on even the checks of the fields leave the event loop, and take turns with others as large."""
 BUSY_RETRY_SECONDS = 0.5
 
 
@@ -198,7 +196,8 @@ def facts_of(served: ServedModel) -> common.ModelFacts:
 
 
 def _is_long(request: pb.GenerateRequest | pb.TokenizeRequest | pb.DetokenizeRequest) -> bool:
-    return request.ByteSize() >= LARGE_REQUEST_BYTES
+    """Even the checks of its fields leave the event loop then, and take turns with others as long."""
+    return request.ByteSize() >= common.LONG_BYTES
 
 
 def _read(request: pb.GenerateRequest, served: ServedModel, facts: common.ModelFacts, known: Known) -> _Read:
